@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 
 #include "base/sanitizers.hpp"
@@ -15,9 +16,12 @@ namespace {
 
 constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
+std::atomic<void (*)()> crash_hook{nullptr};  // read by a signal handler
+
 // Calls only functions that are allowed in a signal handler. SA_RESETHAND has restored the default
 // action, so returning to the fault, or raising it again, ends the process as usual.
 void report_and_die(int signal) {
+  if (const auto hook = crash_hook.load(); hook != nullptr) hook();
   std::array<char, 96> line{};
   std::size_t size = 0;
   const auto put = [&](const char* text) {
@@ -69,6 +73,8 @@ void ensure_signal_stack() {
   [[maybe_unused]] static thread_local const SignalStack stack;
 #endif
 }
+
+void set_crash_hook(void (*hook)()) { crash_hook = hook; }
 
 void report_crashes() {
   if (kSanitized) return;

@@ -9,6 +9,10 @@ namespace sluice {
 // report faults themselves.
 void report_crashes();
 
+// Called first by the thread that crashes, in a signal handler: it may only do what is allowed
+// there.
+void set_crash_hook(void (*hook)());
+
 // Gives the calling thread a separate stack for signal handlers, so that a stack overflow is
 // reported, too. If the thread has one already, this costs a thread-local test.
 void ensure_signal_stack();

@@ -4,8 +4,9 @@
 #include <dirent.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <string>
+
+#include "base/small_file.hpp"
 
 namespace sluice {
 
@@ -15,9 +16,9 @@ bool has_only_blocked_threads(pid_t pid) {
   if (directory == nullptr) return false;
   bool result = true;
   while (const dirent* task = ::readdir(directory)) {
-    std::ifstream file(tasks + task->d_name + "/stat");
-    std::string stat;
-    if (task->d_name[0] == '.' || !std::getline(file, stat)) continue;
+    if (task->d_name[0] == '.') continue;
+    const std::string stat = text_of_file(tasks + task->d_name + "/stat");
+    if (stat.empty()) continue;  // it has ended
     const auto is = [&](const std::string& state) { return stat.find(state) != std::string::npos; };
     const auto is_blocked = [&](const char* name) { return is("(" + std::string(name) + ") D "); };
     const bool has_ended = is(") Z ") || is(") X ");

@@ -3,22 +3,29 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <sys/fsuid.h>
 #include <unistd.h>
 
 #include "base/crash.hpp"
+#include "base/user_room.hpp"
 
 namespace sluice {
+namespace {
 
-void begin_thread(const char* name) {
+thread_local bool is_background = false;
+
+}  // namespace
+
+void begin_thread(const char* name, ThreadKind kind) {
+  is_background = kind == ThreadKind::Background;
   ensure_signal_stack();
   ::pthread_setname_np(::pthread_self(), name);
-  ::setfsuid(::geteuid());
-  ::setfsgid(::getegid());
+  reset_filesystem_user();
   cpu_set_t cores;
   if (::sched_getaffinity(::getpid(), sizeof cores, &cores) == 0) {
     ::sched_setaffinity(0, sizeof cores, &cores);
   }
 }
+
+bool is_background_thread() { return is_background; }
 
 }  // namespace sluice

@@ -12,8 +12,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t kSlice = SLUICE_MAX_TRANSFER;
-
 // A part of one segment that lies in one piece of the buffer.
 struct Part {
   std::size_t segment;  // its number, to skip the rest of it at the end of the file
@@ -47,7 +45,7 @@ std::vector<Part> parts_of(const Request& request) {
                  1;
     while (left.length > 0) {
       const std::uint64_t offset = left.memory_offset - piece->offset;
-      const std::uint64_t length = std::min({left.length, piece->length - offset, kSlice});
+      const std::uint64_t length = std::min(left.length, piece->length - offset);
       parts.push_back({i,
                        static_cast<std::size_t>(piece - pieces.begin()),
                        {offset, left.file_offset, length}});
@@ -87,15 +85,11 @@ Result<Transfer> ask_many(const Request& request, std::span<const Part> parts, s
   return done;
 }
 
-// How many of `parts` fit into one request: parts of one piece, together at most kSlice. A large
-// part gets its own request.
+// How many of `parts` fit into one request: parts of one piece. A large part gets its own request.
 std::size_t batch_size(std::span<const Part> parts) {
   std::size_t count = 0;
-  std::uint64_t bytes = 0;
   for (const auto& part : parts) {
-    bytes += part.where.length;
-    const bool fits =
-        part.piece == parts[0].piece && bytes <= kSlice && part.where.length <= SLUICE_MAX_SEGMENT;
+    const bool fits = part.piece == parts[0].piece && part.where.length <= SLUICE_MAX_SEGMENT;
     if (!fits || count == SLUICE_MAX_SEGMENTS) break;
     ++count;
   }
@@ -152,7 +146,7 @@ Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::B
       sum.why = answer->why;
     }
     if (is_one && answer->bytes > 0 && answer->bytes < first.where.length) {
-      // Either other requests had a turn, or this is the end of the file: then the next request
+      // Either another daemon takes over, or this is the end of the file: then the next request
       // reads 0 bytes.
       first.where.buffer_offset += answer->bytes;
       first.where.file_offset += answer->bytes;

@@ -275,7 +275,7 @@ class Daemon {
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
     gpu_ = std::make_unique<GpuService>(
-        *engine_, *filesystem_, options_.gpu_host_memory, [this] { return session_->waiting(); },
+        *engine_, *filesystem_, options_.gpu_host_memory, [this] { return session_->is_ending(); },
         DaemonEpoch(handover_->epoch()), share_socket_path(pool_->id(), state_));
     session_->serve(*filesystem_, *gpu_);
     return {};
@@ -420,7 +420,7 @@ class Daemon {
                        " already; give the new one another name, or, if the disk of " + name +
                        " is dead, 'sluice tier replace " + text + "' puts this one in its place"};
     }
-    SLUICE_TRY(check_new_tier(probe));
+    SLUICE_TRY(check_new_tier(probe, name, options_.mountpoint));
     const auto added = filesystem_->add_tier(tier_settings(probe).back());
     if (pool_->by_name(name) != nullptr) {
       handover_->add_tier(name, text);
@@ -436,6 +436,7 @@ class Daemon {
     const std::string name = text.substr(0, text.find('='));
     const auto given = std::find_if(probe.tiers.begin(), probe.tiers.end(),
                                     [&](const TierOptions& tier) { return tier.name == name; });
+    SLUICE_TRY(check_new_tier(probe, name, options_.mountpoint));
     const auto replaced = filesystem_->replace_tier(
         tier_settings(probe)[static_cast<std::size_t>(given - probe.tiers.begin())]);
     const Tier* const tier = pool_->by_name(name);
@@ -504,7 +505,7 @@ Result<std::string> state_directory(const std::string& configured, const std::st
 int run_daemon(const MountOptions& options, const LiveOptions::Read& read_again,
                const std::function<void(const Result<void>& mounted)>& ready, KeeperLink* keeper) {
   // With an arena per thread, malloc would keep several times the memory in use.
-  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_ARENA_MAX, 2);
   // The kernel sends SIGIO when a process breaks one of our leases, and its default is to end the
   // process. FileMove polls the lease instead.
   std::signal(SIGIO, SIG_IGN);

@@ -4,12 +4,15 @@
 //
 // Pieces get smaller towards the end, so that all workers finish at about the same time, unless
 // they have other work then. A piece is a part of one large segment, or several small segments.
+// A request that is cancelled ends after the pieces that were taken, but not before something was
+// read: a part of its only segment, or a whole one of several.
 // Threads: thread-safe.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -37,26 +40,37 @@ class Cutter {
   };
 
   // A piece of a large segment, widened to multiples of kGrain, is at most `chunk` long.
-  // REQUIRES: `chunk` is a multiple of kGrain. `segments` outlives the object.
-  Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers);
+  // `is_cancelled` is asked before each piece; empty: it never is.
+  // REQUIRES: `chunk` is a multiple of kGrain. `segments` and `is_cancelled` outlive the object.
+  Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers,
+         const std::function<bool()>& is_cancelled);
 
   // Takes a piece of at most `most` bytes, a multiple of kGrain. False: nothing is left.
   bool take(Piece& piece, std::uint64_t most, bool has_other_work = false);
   bool take(Piece& piece) { return take(piece, chunk_); }
   // Reports that the file ends after the first `bytes` bytes of `part`.
   void ends(const Part& part, std::uint64_t bytes);
-  // The number of bytes up to the first place where the file ended. REQUIRES: all pieces are done.
-  std::uint64_t bytes() const;
+  // What was read. REQUIRES: all pieces are done.
+  struct Done {
+    std::uint64_t bytes = 0;  // of each segment, up to the first place where the file ended
+    std::size_t left = 0;     // segments at the end that were not read, because of cancelling
+  };
+  // If one of several segments was begun when the request was cancelled, it counts as not read.
+  Done done() const;
 
  private:
+  bool is_over() REQUIRES(mutex_);
+
   const std::span<const Segment> segments_;
   const std::uint64_t chunk_;
   const unsigned workers_;
+  const std::function<bool()>& is_cancelled_;
   mutable Mutex mutex_;
   std::size_t next_ GUARDED_BY(mutex_) = 0;        // segment
   std::uint64_t position_ GUARDED_BY(mutex_) = 0;  // in it
   std::uint64_t left_ GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> lengths_ GUARDED_BY(mutex_);
+  bool cancelled_ GUARDED_BY(mutex_) = false;  // with something left
 };
 
 }  // namespace sluice

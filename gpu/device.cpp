@@ -5,10 +5,11 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/small_file.hpp"
 
 namespace sluice {
 namespace {
@@ -45,7 +46,7 @@ bool is_sticky(CUresult code) {
 }
 
 int numa_node_of(const std::string& pci) {
-  std::ifstream file("/sys/bus/pci/devices/" + pci + "/numa_node");
+  std::istringstream file(text_of_file("/sys/bus/pci/devices/" + pci + "/numa_node"));
   int node = -1;
   return file >> node ? node : -1;
 }

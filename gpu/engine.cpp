@@ -33,6 +33,20 @@ bool can_be_small(Route wanted) {
   return wanted == Route::Auto || wanted == Route::Staged || wanted == Route::Host;
 }
 
+bool is_empty(const Segment& segment, std::uint64_t file_size) {
+  return segment.file_offset >= file_size || segment.length == 0;
+}
+
+// The number of segments at the end among which are `left` that are not empty.
+std::size_t with_empty_ones(std::span<const Segment> segments, std::uint64_t file_size,
+                            std::size_t left) {
+  std::size_t count = 0;
+  for (; left > 0; ++count) {
+    if (!is_empty(segments[segments.size() - 1 - count], file_size)) --left;
+  }
+  return count;
+}
+
 GpuUuid uuid_of(const Memory& memory) {
   return memory.device() ? memory.device()->uuid() : GpuUuid{};
 }
@@ -78,16 +92,18 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
   if (segments.size() > 1) many.resize(segments.size());
   Segment* const cut = segments.size() > 1 ? many.data() : one;
   for (const Segment& segment : segments) {
-    if (segment.file_offset >= version.size || segment.length == 0) continue;
+    if (is_empty(segment, version.size)) continue;
     cut[count] = segment;
     cut[count].length = std::min(segment.length, version.size - segment.file_offset);
     length += cut[count++].length;
   }
-  const ReadRequest request{file.fd, version, memory, {cut, count},
-                            length,  wanted,  timer,  file.user};
+  const ReadRequest request{file.fd, version,           memory,   {cut, count}, length, wanted,
+                            timer,   file.is_cancelled, file.user};
   const CallersContext context(memory);
   auto transfer = memory.device() ? parts_->read_device(request) : parts_->read_host(request);
-  if (transfer) timer.finish(*transfer);
+  if (!transfer) return transfer;
+  timer.finish(*transfer);
+  transfer->left = with_empty_ones(segments, version.size, transfer->left);
   return transfer;
 }
 

@@ -44,6 +44,9 @@ struct EngineFile {
   // Who asks. Copies in GPU memory that are shared with another user are not used.
   uid_t user = kNoUser;
   static constexpr uid_t kNoUser = static_cast<uid_t>(-1);
+  // Reads ask this now and then; if it is true, they end early, but not before they have read
+  // something. Empty: they are never cancelled.
+  std::function<bool()> is_cancelled = {};
 };
 
 // The memory of a file's copy in a GPU, for other processes of one user.
@@ -98,12 +101,13 @@ class Engine {
   Devices& devices() { return devices_; }
 
   // Reads file[file_offset, +length) to memory[memory_offset, +length). Returns fewer bytes only at
-  // the end of the file. ERANGE: the memory has no such range. EOPNOTSUPP: `wanted` can't be taken
-  // for this file and memory. Errors of the disk are returned as they are; EIO, ENODEV or ENOMEM
-  // come from the GPU.
+  // the end of the file, or if it was cancelled. ERANGE: the memory has no such range. EOPNOTSUPP:
+  // `wanted` can't be taken for this file and memory. Errors of the disk are returned as they are;
+  // EIO, ENODEV or ENOMEM come from the GPU.
   Result<Transfer> read(const EngineFile& file, Memory& memory, const Segment& segment,
                         Route wanted = Route::Auto);
-  // Reads all segments, in any order. The returned route is that of the largest segment.
+  // Reads all segments, in any order. The returned route is that of the largest segment. If it was
+  // cancelled, the last ones are not read: Transfer::left.
   Result<Transfer> read(const EngineFile& file, Memory& memory, std::span<const Segment> segments,
                         Route wanted = Route::Auto);
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,

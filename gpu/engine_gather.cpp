@@ -96,10 +96,10 @@ Result<Transfer> Engine::Parts::gather(const RecordRequest& request) {
   const Route route = device ? Route::Staged : Route::Host;
   request.timer.take(route);
   const Gate::Pass pass(gate);
-  const Gatherers with{workers(), slots, settings.chunk};
+  const Gatherers with{workers(), slots, settings.chunk, request.file.user};
   const RecordPlaces to{request.memory, request.memory_offset};
   if (is_cold(request.file.fd, request.records, index)) {
-    FileReader reader(request.file.fd, request.version.id.device, refusals);
+    FileReader reader(request.file.fd, {request.version.id}, notes);
     SLUICE_TRY(gather_sorted(with, reader, to, request.records, index));
     if (device) why = Why::NotCached;
   } else {
@@ -161,7 +161,7 @@ Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
           {request.memory_offset + i * size, request.records.offset_of(index[i]), size});
     }
     const ReadRequest read{request.file.fd, request.version, request.memory, segments,
-                           count * size,    Route::Auto,     request.timer};
+                           count * size,    Route::Auto,     request.timer,  kNeverCancelled};
     const auto part = SLUICE_TRY(request.memory.device() ? read_device(read) : read_host(read));
     if (part.bytes < read.length)
       return Error(ERANGE, "the file became shorter during the request");

@@ -14,6 +14,8 @@ namespace {
 
 // Others may come between two parts of this size when a whole file is filled.
 constexpr std::uint64_t kFillPart = 32 << 20;  // a reader of any of it waits for all
+// A read that fills more than this can be cancelled between two parts.
+constexpr std::uint64_t kMostAtOnce = 256 << 20;
 
 }  // namespace
 
@@ -34,7 +36,8 @@ std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
     parts.push_back({begin, begin, end - begin});
     length += end - begin;
   }
-  const ReadRequest request{fd, copy.version(), copy.memory(), parts, length, Route::Auto, timer};
+  const ReadRequest request{fd,     copy.version(), copy.memory(), parts,
+                            length, Route::Auto,    timer,         kNeverCancelled};
   Choice choice{Route::Staged, Why::FillingHbm};
   // Those who wait for these blocks hold no pass, so this one comes.
   const Gate::Pass pass(gate);
@@ -72,6 +75,21 @@ bool Engine::Parts::fill(HbmTier::Shared& copy, int fd, std::span<const Segment>
   return true;
 }
 
+// Whether all segments are filled; false if they can't be, or if the read was cancelled.
+bool Engine::Parts::fill_for(const ReadRequest& request, HbmTier::Shared& copy,
+                             std::optional<Transfer>& went) {
+  if (request.length <= kMostAtOnce)
+    return fill(copy, request.fd, request.segments, request.timer, went);
+  for (const Segment& segment : request.segments) {
+    for (std::uint64_t at = 0; at < segment.length; at += kMostAtOnce) {
+      const Segment part{0, segment.file_offset + at, std::min(kMostAtOnce, segment.length - at)};
+      if (!fill(copy, request.fd, {&part, 1}, request.timer, went)) return false;
+      if (request.is_cancelled && request.is_cancelled()) return copy->is_filled(request.segments);
+    }
+  }
+  return true;
+}
+
 Result<std::optional<Transfer>> Engine::Parts::read_hbm(const ReadRequest& request) {
   using Went = std::optional<Transfer>;
   const bool asked = request.wanted == Route::Hbm;
@@ -84,7 +102,7 @@ Result<std::optional<Transfer>> Engine::Parts::read_hbm(const ReadRequest& reque
                                   large ? HbmTier::May::Copy : HbmTier::May::Look, request.user);
   if (!copy) return Went();
   std::optional<Transfer> filling;
-  if (!fill(copy, request.fd, request.segments, request.timer, filling)) return Went();
+  if (!fill_for(request, copy, filling)) return Went();
   const auto user = copy->user();
   // It may have been shared with another user since it was found.
   if (!copy->may_serve(request.user) || !may_read(copy, request.segments)) return Went();

@@ -44,6 +44,15 @@ Engine::Settings filled_in(Engine::Settings settings) {
   return settings;
 }
 
+ReaderNotes::Range range_of(const ReadRequest& request) {
+  ReaderNotes::Range out{request.version.id, request.segments[0].file_offset, 0};
+  for (const Segment& each : request.segments) {
+    out.begin = std::min(out.begin, each.file_offset);
+    out.end = std::max(out.end, each.file_offset + each.length);
+  }
+  return out;
+}
+
 Error cannot_take_route() { return Error(EOPNOTSUPP, "take the requested route"); }
 
 }  // namespace
@@ -69,16 +78,18 @@ bool ReadRequest::is_batch() const {
 Engine::Parts::Parts(const Settings& wanted)
     : settings(filled_in(wanted)),
       gate(settings.max_concurrent_ops),
-      bare({}, kBareLanes, 0, Lane::Wait::Block),
-      mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_half_life,
-              settings.mapped_after, settings.mapped_background, settings.memory}),
+      bare({}, kBareLanes, MappedFiles::kUnderWay, Lane::Wait::Block),
       cufiles(settings.enabled && settings.cufile, settings.cufile_idle),
       hbm(settings.enabled ? settings.hbm : HbmLimits{}, settings.mapped_after),
-      warmer([this] { return is_busy(); }) {}
+      mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_half_life,
+              settings.mapped_after, settings.mapped_background, settings.memory,
+              [this] { return is_busy(); }}),
+      warmer([this] { return is_busy(); }, Warmer::disk_bytes,
+             [this](std::uint64_t bytes) { return has_room(bytes); }) {}
 
 bool Engine::Parts::is_busy() {
   const MutexLock lock(mutex_);
-  return workers_ && workers_->is_busy();
+  return workers_ && workers_->jobs() > 0;
 }
 
 bool Engine::Parts::has_room(std::uint64_t size) const {
@@ -218,16 +229,23 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
     const auto bytes = SLUICE_TRY(slots.read_small(request.fd, request.memory, request.segments));
     return Transfer{bytes, Route::Staged, choice.why};
   }
-  FileReader reader(request.fd, request.version.id.device, refusals,
+  FileReader reader(request.fd, range_of(request), notes,
                     [&] { return has_room(request.version.size); });
-  const auto bytes = SLUICE_TRY(slots.read(reader, request.memory, request.segments));
-  mapped.count(request.version, bytes);
+  Cutter cutter(request.segments, slots.chunk(), workers().size(), request.is_cancelled);
+  const auto done = SLUICE_TRY(slots.read(reader, request.memory, cutter, request.user));
+  mapped.count(request.version, done.bytes);
+  if (reader.left_room()) fill_behind(request, done.bytes);
   const bool say_cold = request.wanted == Route::Auto && reader.was_cold();
-  return Transfer{bytes, Route::Staged, say_cold ? Why::NotCached : choice.why};
+  return Transfer{done.bytes, Route::Staged, say_cold ? Why::NotCached : choice.why, done.left};
+}
+
+// Puts the file into the page cache when there is nothing else to do, once for each version, unless
+// only a small part of it is read.
+void Engine::Parts::fill_behind(const ReadRequest& request, std::uint64_t bytes) {
+  if (mapped.claim_fill(request.version, bytes)) warmer.add_when_idle(request.fd, request.version);
 }
 
 Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Choice& choice) {
-  bool unchanged = false;
   {
     // Many small segments need slots for the kernel's table, if there are any.
     LanePool* lanes = &bare;
@@ -235,28 +253,32 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
       if (const auto slots = staging(*request.memory.device())) lanes = &(*slots)->batches();
     }
     const LanePool::Loan lane(*lanes);
-    unchanged = SLUICE_TRY(
-        MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory, request.segments));
+    const auto bytes =
+        SLUICE_TRY(MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory,
+                                     request.segments, request.is_cancelled));
+    if (bytes) return Transfer{*bytes, Route::Mapped, choice.why};
   }
-  if (unchanged) return Transfer{request.length, Route::Mapped, choice.why};
   mapped.forget([&](const FileId& id) { return id == request.version.id; });
   if (request.wanted != Route::Auto) return cannot_take_route();
   return execute(request, {Route::Staged, Why::Changed});
 }
 
 Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Choice& choice) {
-  const auto bytes = cufiles.read(workers(), settings.chunk, request.fd, request.version.id,
-                                  request.memory, request.segments);
-  if (failed_with(bytes, EOPNOTSUPP) && request.wanted == Route::Auto) {
+  Cutter cutter(request.segments, settings.chunk, workers().size(), request.is_cancelled);
+  const auto read =
+      cufiles.read(workers(), request.fd, request.version.id, request.memory, cutter, request.user);
+  if (failed_with(read, EOPNOTSUPP) && request.wanted == Route::Auto) {
     return execute(request, {Route::Staged, Why::CuFileRefused});
   }
-  return Transfer{SLUICE_TRY(bytes), choice.route, choice.why};
+  const auto done = SLUICE_TRY(read);
+  return Transfer{done.bytes, choice.route, choice.why, done.left};
 }
 
 Result<Transfer> Engine::Parts::read_mmap(const ReadRequest& request, const Choice& choice) {
   const LanePool::Loan lane(bare);
-  const auto bytes = SLUICE_TRY(read_pageable(*lane, request.fd, request.memory, request.segments));
-  return Transfer{bytes, Route::Pageable, choice.why};
+  const auto done = SLUICE_TRY(
+      read_pageable(*lane, request.fd, request.memory, request.segments, request.is_cancelled));
+  return Transfer{done.bytes, Route::Pageable, choice.why, done.left};
 }
 
 Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
@@ -269,11 +291,12 @@ Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
     return Transfer{bytes, Route::Host, why};
   }
   const Gate::Pass pass(gate);
-  FileReader reader(request.fd, request.version.id.device, refusals,
+  FileReader reader(request.fd, range_of(request), notes,
                     [&] { return has_room(request.version.size); });
-  const auto bytes =
-      SLUICE_TRY(sluice::read_host(workers(), reader, memory, request.segments, settings.chunk));
-  return Transfer{bytes, Route::Host, why};
+  Cutter cutter(request.segments, settings.chunk, workers().size(), request.is_cancelled);
+  const auto done = SLUICE_TRY(sluice::read_host(workers(), reader, memory, cutter, request.user));
+  if (reader.left_room()) fill_behind(request, done.bytes);
+  return Transfer{done.bytes, Route::Host, why, done.left};
 }
 
 Result<Transfer> Engine::Parts::write(const EngineFile& file, Memory& memory,

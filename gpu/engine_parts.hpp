@@ -78,6 +78,8 @@ inline constexpr std::uint64_t kBatch = 1 << 20;
 // The kernel's limit: file offsets are signed.
 inline constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
 
+inline const std::function<bool()> kNeverCancelled;
+
 // A read of existing bytes: no segment is empty or reaches beyond the end of the file.
 struct ReadRequest {
   int fd;
@@ -88,6 +90,7 @@ struct ReadRequest {
   bool is_batch() const;
   Route wanted;
   Stats::Timer& timer;
+  const std::function<bool()>& is_cancelled;  // EngineFile::is_cancelled
   uid_t user = EngineFile::kNoUser;
 };
 
@@ -135,6 +138,7 @@ struct Engine::Parts {
   // filled any itself. False: they can't be filled now.
   bool fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments, Stats::Timer& timer,
             std::optional<Transfer>& went);
+  bool fill_for(const ReadRequest& request, HbmTier::Shared& copy, std::optional<Transfer>& went);
   // Whether nobody wrote to the segments of a shared copy, or to any of it if there are none. A
   // copy that was changed is dropped, and logged.
   Result<bool> is_intact(const HbmTier::Shared& copy, std::span<const Segment> segments);
@@ -145,10 +149,9 @@ struct Engine::Parts {
   Result<Staging*> staging(Device& device);
 
   const Settings settings;  // with all defaults filled in
-  DirectRefusals refusals;
+  ReaderNotes notes;
   Gate gate;      // for large requests
   LanePool bare;  // lanes without pinned memory
-  MappedFiles mapped;
   CuFiles cufiles;
   HbmTier hbm;
   std::atomic<Staging*> staging_ready{nullptr};  // staging_, for reading without the lock
@@ -175,6 +178,7 @@ struct Engine::Parts {
   bool is_busy();
   // True if the request may pin memory and start threads.
   bool pays_for_staging(const ReadRequest& request);
+  void fill_behind(const ReadRequest& request, std::uint64_t bytes);
   // True if a file of this size may go into the page cache.
   bool has_room(std::uint64_t size) const;
   bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
@@ -189,7 +193,9 @@ struct Engine::Parts {
   std::unique_ptr<WorkerPool> workers_ GUARDED_BY(mutex_);
 
  public:
-  Warmer warmer;  // declared last: its thread asks whether the other parts are busy
+  // Declared last: their threads ask whether the other parts are busy.
+  MappedFiles mapped;
+  Warmer warmer;
 };
 
 }  // namespace sluice

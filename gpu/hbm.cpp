@@ -403,7 +403,7 @@ void HbmTier::watch(const std::stop_token& stop) {
 Result<void> HbmTier::read(const HbmCopy& copy, Lane& lane, Memory& memory,
                            std::span<const Segment> segments) {
   SLUICE_TRY(lane.enter(copy.device()));
-  const bool packs = segments.size() > 1 && lane.slots() > 0;
+  const bool packs = segments.size() > 1 && lane.slot_size() > 0;
   unsigned slot = 0;
   Packer packer(packs ? lane.whole_slot(slot) : std::span<std::byte>());
   for (const auto& [to, offset, length] : segments) {

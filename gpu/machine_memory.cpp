@@ -4,15 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
+#include <sstream>
+
+#include "base/small_file.hpp"
 
 namespace sluice {
 namespace {
 
 // The number after `name` in a file of names and numbers.
 std::optional<std::uint64_t> number_of(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
+  std::istringstream file(text_of_file(path));
   std::string word, rest;
   for (std::uint64_t value = 0; file >> word >> value; std::getline(file, rest)) {
     if (word == name) return value;
@@ -21,7 +23,7 @@ std::optional<std::uint64_t> number_of(const std::string& path, const std::strin
 }
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(text_of_file(path));
   std::uint64_t value = 0;
   if (file >> value) return value;
   return std::nullopt;  // also for "max", which is no limit
@@ -29,7 +31,7 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
 
 // The path of our control group, such as "/system.slice/sluice.service". Version 2 only.
 std::string control_group(const std::string& root) {
-  std::ifstream file(root + "proc/self/cgroup");
+  std::istringstream file(text_of_file(root + "proc/self/cgroup"));
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("0::/", 0) == 0) return line.substr(3);
   }

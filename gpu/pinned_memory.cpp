@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
 #include <string>
 
 #include "base/log.hpp"
+#include "base/small_file.hpp"
 
 namespace sluice {
 namespace {
@@ -19,9 +19,7 @@ constexpr int kMadvisePopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int kPreferNode = 1;             // MPOL_PREFERRED
 
 bool has_several_nodes() {
-  std::string online;
-  std::getline(std::ifstream("/sys/devices/system/node/online"), online);
-  return online.find_first_of(",-") != std::string::npos;
+  return text_of_file("/sys/devices/system/node/online").find_first_of(",-") != std::string::npos;
 }
 
 // Preferred, not bound: memory of another node is slow, but better than none.

@@ -80,6 +80,21 @@ std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t l
   return std::min(1.0, static_cast<double>(answer.cached) / static_cast<double>(pages));
 }
 
+// A mapping with huge pages makes the kernel read 4 MiB at once, into folios of 2 MiB. read(2) in
+// pieces and readahead(2) fill single pages. On an H200's host, filling took 0.2 core seconds per
+// GB with large folios and 0.5 to 1.3 with single pages; later reads from them took 0.16 and 0.45.
+bool fill_page_cache(int fd, std::uint64_t offset, std::uint64_t length) {
+  const std::uint64_t begin = offset / page_size() * page_size();
+  const std::size_t size = offset + length - begin;
+  void* const at = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));
+  if (at == MAP_FAILED) return false;
+  // A machine that refuses this reads smaller folios.
+  static_cast<void>(::madvise(at, size, MADV_HUGEPAGE));
+  const bool can = ::madvise(at, size, MADV_POPULATE_READ) == 0 || errno != EINVAL;
+  ::munmap(at, size);
+  return can;
+}
+
 std::uint32_t direct_alignment(int fd) {
   alignas(8) std::array<char, kStatxSize> statx{};
   if (::syscall(SYS_statx, fd, "", AT_EMPTY_PATH, kStatxDirectAlignment, statx.data()) != 0) {

@@ -3,6 +3,7 @@
 // The numbers are part of the ABI (client/include/sluice/ioctl.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -54,6 +55,7 @@ struct Transfer {
   std::uint64_t bytes = 0;
   Route route = Route::Auto;
   Why why = Why::Asked;
+  std::size_t left = 0;  // segments at the end that were not read, because it was cancelled
 };
 
 }  // namespace sluice

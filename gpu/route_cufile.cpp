@@ -137,15 +137,13 @@ CuFiles::Verdict CuFiles::judge(int fd, const FileId& id, Device& device) {
   return file(fd, id, device)->verdict;
 }
 
-Result<std::uint64_t> CuFiles::read(WorkerPool& workers, std::uint64_t chunk, int fd,
-                                    const FileId& id, Memory& memory,
-                                    std::span<const Segment> segments) {
+Result<Cutter::Done> CuFiles::read(WorkerPool& workers, int fd, const FileId& id, Memory& memory,
+                                   Cutter& cutter, uid_t user) {
   const auto known = file(fd, id, *memory.device());
   if (!known->handle) return Error(EOPNOTSUPP, "read with cuFile");
-  Cutter cutter(segments, chunk, workers.size());
   CuFileRead job(cutter, *known->handle, memory);
-  SLUICE_TRY(workers.run(job));
-  return cutter.bytes();
+  SLUICE_TRY(workers.run(job, user));
+  return cutter.done();
 }
 
 void CuFiles::forget(const std::function<bool(const FileId&)>& is_meant) {

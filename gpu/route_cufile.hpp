@@ -19,6 +19,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "gpu/cufile_api.hpp"
+#include "gpu/cutter.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/file_version.hpp"
 #include "gpu/sweeper.hpp"
@@ -43,9 +44,9 @@ class CuFiles {
   // Loads cuFile now, so that no request has to.
   void prepare(Device& device);
 
-  // Returns the number of bytes. EOPNOTSUPP: cuFile does not accept the file.
-  Result<std::uint64_t> read(WorkerPool& workers, std::uint64_t chunk, int fd, const FileId& id,
-                             Memory& memory, std::span<const Segment> segments);
+  // EOPNOTSUPP: cuFile does not accept the file.
+  Result<Cutter::Done> read(WorkerPool& workers, int fd, const FileId& id, Memory& memory,
+                            Cutter& cutter, uid_t user);
   void forget(const std::function<bool(const FileId&)>& is_meant);
 
  private:

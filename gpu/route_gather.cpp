@@ -368,7 +368,7 @@ Result<bool> gather_by_kernel(Lane& lane, CUdeviceptr to, CUdeviceptr from,
 Result<void> gather_in_order(const Gatherers& with, int fd, const RecordPlaces& to,
                              const RecordFile& records, std::span<const std::uint64_t> index) {
   OrderedGather job(with, fd, to, records, index);
-  return with.workers.run(job);
+  return with.workers.run(job, with.user);
 }
 
 Result<void> gather_sorted(const Gatherers& with, FileReader& reader, const RecordPlaces& to,
@@ -377,7 +377,7 @@ Result<void> gather_sorted(const Gatherers& with, FileReader& reader, const Reco
     const auto part = index.subspan(begin, std::min(kSortedAtOnce, index.size() - begin));
     const std::vector<Wanted> wanted = sorted(part, begin);
     SortedGather job(with, reader, to, records, wanted);
-    SLUICE_TRY(with.workers.run(job));
+    SLUICE_TRY(with.workers.run(job, with.user));
   }
   return {};
 }

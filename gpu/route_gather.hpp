@@ -26,6 +26,7 @@ struct Gatherers {
   WorkerPool& workers;
   Staging* staging = nullptr;
   std::uint64_t chunk = 0;  // size of a slot, or of one read of a worker
+  uid_t user = EngineFile::kNoUser;
 };
 
 // The largest record for these functions: two must fit into a piece.

@@ -62,12 +62,11 @@ Result<std::uint64_t> read_host_small(int fd, std::byte* memory,
   return done;
 }
 
-Result<std::uint64_t> read_host(WorkerPool& workers, FileReader& reader, std::byte* memory,
-                                std::span<const Segment> segments, std::uint64_t chunk) {
-  Cutter cutter(segments, chunk, workers.size());
+Result<Cutter::Done> read_host(WorkerPool& workers, FileReader& reader, std::byte* memory,
+                               Cutter& cutter, uid_t user) {
   HostRead job(cutter, reader, memory);
-  SLUICE_TRY(workers.run(job));
-  return cutter.bytes();
+  SLUICE_TRY(workers.run(job, user));
+  return cutter.done();
 }
 
 Result<void> write_out(const EngineFile& file, const std::byte* data, std::size_t size,

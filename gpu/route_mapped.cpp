@@ -8,6 +8,7 @@
 #include <atomic>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/thread.hpp"
 #include "base/unique_fd.hpp"
@@ -20,7 +21,16 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t kLeast = 16 << 20;  // smaller files are as fast without registering
-constexpr std::uint64_t kPiece = 64 << 20;  // of one copy; from this size on the bus is fully used
+// Of one copy, and of one registration: a copy must not touch two. From this size on the bus is
+// fully used. Registering takes 1.6 ms, in which the driver begins no copies.
+constexpr std::uint64_t kPiece = 64 << 20;
+// While requests read files, the background registers for one part of the time in so many. The
+// first portion is the worst: if requests read meanwhile, they were held up for 46 and 78 ms. So it
+// waits until none has read for a while.
+constexpr int kPause = 16;
+constexpr auto kQuiet = std::chrono::milliseconds(100);
+constexpr std::chrono::nanoseconds kLongestWait = std::chrono::seconds(10);
+constexpr auto kLookForPause = std::chrono::milliseconds(1);
 constexpr std::uint64_t kGlance = 4 << 20;  // checking all of a large file takes a while
 constexpr std::size_t kFiles = 1024;        // most files remembered
 constexpr auto kLookAgain = std::chrono::seconds(1);
@@ -53,14 +63,18 @@ class MappedFiles::Registration {
     *sum_ += version.size;
   }
   ~Registration() {
-    if (registered_ && device_.enter()) device_.api().cuMemHostUnregister(base_);
+    if (registered_ > 0 && device_.enter()) {
+      for (std::uint64_t at = 0; at < registered_; at += kPiece)
+        device_.api().cuMemHostUnregister(base_ + at);
+    }
     if (base_) ::munmap(base_, version.size);
     *sum_ -= version.size;
   }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  Result<void> map(int fd) {
+  // ECANCELED: `pace` returned false.
+  Result<void> map(int fd, const Pace& pace) {
     // Unlike a copy of the descriptor, this does not count as an open file.
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
     watched_.reset(::open(path.c_str(), O_PATH | O_CLOEXEC));
@@ -69,10 +83,17 @@ class MappedFiles::Registration {
     if (at == MAP_FAILED) return Error::last("map the file");
     base_ = static_cast<std::byte*>(at);
     SLUICE_TRY(device_.enter());
-    const CUresult code = device_.api().cuMemHostRegister(
-        base_, version.size, kHostRegisterReadOnly | kHostRegisterPortable);
-    if (code != CUDA_SUCCESS) return device_.failed(code, "register the page cache");
-    registered_ = true;
+    std::chrono::nanoseconds took{0};  // of the last portion
+    while (registered_ < version.size) {
+      if (pace && !pace(took)) return Error(ECANCELED, "register the page cache");
+      const auto began = Clock::now();
+      const std::uint64_t size = std::min(kPiece, version.size - registered_);
+      const CUresult code = device_.api().cuMemHostRegister(
+          base_ + registered_, size, kHostRegisterReadOnly | kHostRegisterPortable);
+      if (code != CUDA_SUCCESS) return device_.failed(code, "register the page cache");
+      registered_ += size;
+      took = Clock::now() - began;
+    }
     return {};
   }
   const std::byte* at(std::uint64_t offset) const { return base_ + offset; }
@@ -91,7 +112,7 @@ class MappedFiles::Registration {
   const std::shared_ptr<std::atomic<std::uint64_t>> sum_;
   UniqueFd watched_;
   std::byte* base_ = nullptr;
-  bool registered_ = false;
+  std::uint64_t registered_ = 0;  // bytes, in portions of kPiece
 };
 
 MappedFiles::MappedFiles(Limits limits)
@@ -218,7 +239,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
     if (wish != Wish::Look) file.being_registered = true;
   }
   if (wish == Wish::Look) return is_cached(fd, version) ? Why::Registered : Why::NotCached;
-  return register_file(fd, version, device, wish);
+  return register_file(fd, version, device, wish, {});
 }
 
 bool MappedFiles::register_in_background(int fd, const FileVersion& version, Device& device) {
@@ -227,12 +248,14 @@ bool MappedFiles::register_in_background(int fd, const FileVersion& version, Dev
   if (!own) return false;
   try {
     // This waits for the end of the thread before, which takes no lock any more.
-    background_ = std::jthread([this, own = std::move(own), version, &device] {
-      begin_thread("sluice-gpu");
-      static_cast<void>(register_file(own.get(), version, device, Wish::IfItPays));
-      const MutexLock lock(mutex_);
-      in_background_ = false;
-    });
+    background_ =
+        std::jthread([this, own = std::move(own), version, &device](const std::stop_token& stop) {
+          begin_thread("sluice-gpu");
+          const Pace pace = [&](auto took) { return let_others_read(version, took, stop); };
+          static_cast<void>(register_file(own.get(), version, device, Wish::IfItPays, pace));
+          const MutexLock lock(mutex_);
+          in_background_ = false;
+        });
   } catch (const std::system_error&) {
     return false;
   }
@@ -240,10 +263,34 @@ bool MappedFiles::register_in_background(int fd, const FileVersion& version, Dev
   return true;
 }
 
+// Waits for a moment in which no request reads. False: the thread must end, or the file was
+// forgotten or has changed; then it must not be held open any longer.
+bool MappedFiles::let_others_read(const FileVersion& version, std::chrono::nanoseconds took,
+                                  const std::stop_token& stop) {
+  const bool is_first = took == took.zero();
+  const auto until = Clock::now() + (is_first ? kLongestWait : kPause * took);
+  auto quiet_since = Clock::now();
+  for (;;) {
+    const bool busy = limits_.is_busy && limits_.is_busy();
+    const MutexLock lock(mutex_);
+    const auto is_wanted = [&](const Known& file) {
+      return file.version == version && file.being_registered;
+    };
+    if (stop.stop_requested() || std::none_of(files_.begin(), files_.end(), is_wanted))
+      return false;
+    const auto now = Clock::now();
+    if (busy) quiet_since = now;
+    const bool is_quiet = !busy && (!is_first || now - quiet_since >= kQuiet);
+    if (is_quiet || now >= until) return true;
+    paused_.sleep(mutex_, stop, kLookForPause);
+  }
+}
+
 std::variant<MappedFiles::Shared, Why> MappedFiles::register_file(int fd,
                                                                   const FileVersion& version,
-                                                                  Device& device, Wish wish) {
-  auto answer = try_to_register(fd, version, device, wish);
+                                                                  Device& device, Wish wish,
+                                                                  const Pace& pace) {
+  auto answer = try_to_register(fd, version, device, wish, pace);
 
   const MutexLock lock(mutex_);
   registered_.notify_all();
@@ -267,7 +314,8 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::register_file(int fd,
 
 std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
                                                                     const FileVersion& version,
-                                                                    Device& device, Wish wish) {
+                                                                    Device& device, Wish wish,
+                                                                    const Pace& pace) {
   if (wish != Wish::Insist && !is_cached(fd, version)) return Why::NotCached;
   std::shared_ptr<Registration> registration;
   // Twice the reserve, so that it is not released at once.
@@ -278,20 +326,41 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
     if (!make_room(known(version, dropped), most, dropped)) return Why::NoMemoryLeft;
     registration = std::make_shared<Registration>(device, version, bytes_);
   }
-  const auto mapped = registration->map(fd);
+  const auto mapped = registration->map(fd, pace);
+  if (failed_with(mapped, ECANCELED)) return Why::Changed;
   if (!mapped) return mapped.error().code == ENOMEM ? Why::NoMemoryLeft : Why::NotPinned;
   // Pages are pinned one by one, so the file may have changed between the first and the last.
   if (!version.is_of(fd)) return Why::Changed;
   return Shared(std::move(registration));
 }
 
-Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int fd, Memory& memory,
-                               std::span<const Segment> segments) {
-  SLUICE_TRY(lane.enter(*memory.device()));
-  const bool packs = segments.size() > 1 && lane.slots() > 0;
+// Copies one segment. A few copies are under way at once, so that the bus is never idle and the
+// rest can be cancelled.
+Result<std::uint64_t> MappedFiles::stream(const Registration& registration, Lane& lane,
+                                          Memory& memory, const Segment& segment,
+                                          const std::function<bool()>& is_cancelled) {
+  const auto& [to, from, length] = segment;
+  std::uint64_t at = 0;
+  while (at < length && (at == 0 || !is_cancelled || !is_cancelled())) {
+    const std::uint64_t size = std::min(kPiece - (from + at) % kPiece, length - at);
+    const unsigned slot = lane.next_slot(lane.slots());
+    SLUICE_TRY(lane.wait(slot));
+    SLUICE_TRY(lane.to_device(memory.address() + to + at, registration.at(from + at), size));
+    SLUICE_TRY(lane.mark(slot));
+    at += size;
+  }
+  SLUICE_TRY(lane.synchronize());
+  return at;
+}
+
+Result<std::uint64_t> MappedFiles::copy_all(const Registration& registration, Lane& lane,
+                                            Memory& memory, std::span<const Segment> segments) {
+  const bool packs = lane.slot_size() > 0;
+  std::uint64_t all = 0;
   unsigned slot = 0;
   Packer packer(packs ? lane.whole_slot(slot) : std::span<std::byte>());
   for (const auto& [to, from, length] : segments) {
+    all += length;
     if (packs && length <= kSmall) {
       if (packer.add(memory.address() + to, registration.at(from), length)) continue;
       SLUICE_TRY(packer.send(lane));
@@ -302,14 +371,27 @@ Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int
       packer.add(memory.address() + to, registration.at(from), length);
       continue;
     }
-    for (std::uint64_t at = 0; at < length; at += kPiece) {
-      SLUICE_TRY(lane.to_device(memory.address() + to + at, registration.at(from + at),
-                                std::min(kPiece, length - at)));
+    for (std::uint64_t at = 0; at < length;) {
+      const std::uint64_t size = std::min(kPiece - (from + at) % kPiece, length - at);
+      SLUICE_TRY(lane.to_device(memory.address() + to + at, registration.at(from + at), size));
+      at += size;
     }
   }
   SLUICE_TRY(packer.send(lane));
   SLUICE_TRY(lane.synchronize());
-  return registration.version.is_of(fd);
+  return all;
+}
+
+Result<std::optional<std::uint64_t>> MappedFiles::read(const Registration& registration, Lane& lane,
+                                                       int fd, Memory& memory,
+                                                       std::span<const Segment> segments,
+                                                       const std::function<bool()>& is_cancelled) {
+  SLUICE_TRY(lane.enter(*memory.device()));
+  const std::uint64_t bytes = SLUICE_TRY(
+      segments.size() == 1 ? stream(registration, lane, memory, segments[0], is_cancelled)
+                           : copy_all(registration, lane, memory, segments));
+  if (!registration.version.is_of(fd)) return std::optional<std::uint64_t>();
+  return std::optional(bytes);
 }
 
 Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registration, Lane& lane,
@@ -321,6 +403,15 @@ Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registrati
       lane, to, reinterpret_cast<CUdeviceptr>(registration.at(records.offset)), records, index));
   if (!registration.version.is_of(fd)) return Gathered::Changed;
   return good ? Gathered::All : Gathered::BadIndex;
+}
+
+bool MappedFiles::claim_fill(const FileVersion& version, std::uint64_t bytes) {
+  Dropped dropped;
+  const MutexLock lock(mutex_);
+  Known& file = known(version, dropped);
+  file.read_past_cache += bytes;
+  if (file.read_past_cache < version.size / 2) return false;
+  return !std::exchange(file.fill_claimed, true);
 }
 
 void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {

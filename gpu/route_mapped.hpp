@@ -22,6 +22,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <variant>
@@ -48,6 +49,7 @@ class MappedFiles {
     std::chrono::nanoseconds min_unchanged;  // files must be unchanged for this to be registered
     std::uint64_t background;                // IfItPays: a file from this size on is large
     std::function<MachineMemory()> memory;   // of the machine, now
+    std::function<bool()> is_busy;           // whether requests read files now
   };
   explicit MappedFiles(Limits limits);
   ~MappedFiles();
@@ -67,11 +69,16 @@ class MappedFiles {
   // `length` bytes will be read; unless the wish is Look, they count for the value of the file.
   std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish,
                                  std::uint64_t length);
-  // Copies the segments, which must lie within the file; small ones by a kernel if the lane has
-  // slots. False if the file changed meanwhile: the bytes may then be neither the old nor the new
-  // ones.
-  static Result<bool> read(const Registration& registration, Lane& lane, int fd, Memory& memory,
-                           std::span<const Segment> segments);
+  // The number of slots of a lane for read() of one segment; they need no memory.
+  static constexpr unsigned kUnderWay = 4;
+  // Copies the segments, which must lie within the file; small ones by a kernel if the slots of the
+  // lane have memory. Returns the number of bytes, which is smaller only if a read of one segment
+  // was cancelled. Nothing if the file changed meanwhile: the bytes may then be neither the old nor
+  // the new ones.
+  static Result<std::optional<std::uint64_t>> read(const Registration& registration, Lane& lane,
+                                                   int fd, Memory& memory,
+                                                   std::span<const Segment> segments,
+                                                   const std::function<bool()>& is_cancelled);
 
   // Copies records for Engine::gather(). REQUIRES: the lane has slots, and the GPU has kernels.
   enum class Gathered {
@@ -85,6 +92,9 @@ class MappedFiles {
 
   // Counts bytes that were read on another route.
   void count(const FileVersion& version, std::uint64_t bytes);
+  // Counts bytes that were read past the page cache. True once for each version of a file, when
+  // they are half of it: then it is worth reading the file into the page cache.
+  bool claim_fill(const FileVersion& version, std::uint64_t bytes);
   void forget(const std::function<bool(const FileId&)>& is_meant);
   std::uint64_t bytes() const { return *bytes_; }
 
@@ -95,6 +105,8 @@ class MappedFiles {
     FileVersion version;
     std::uint64_t read = 0;  // bytes, on other routes
     bool being_registered = false, refused = false;
+    std::uint64_t read_past_cache = 0;  // bytes
+    bool fill_claimed = false;
     Clock::time_point look_again = {};  // it was not in the page cache, and checking takes time
     Shared registration = {};
     Clock::time_point used = Clock::now();
@@ -111,11 +123,22 @@ class MappedFiles {
   std::vector<Known*> by_value() REQUIRES(mutex_);
   // False if only registrations that are in use or worth as much as `file` could be dropped.
   bool make_room(const Known& file, std::uint64_t limit, Dropped& dropped) REQUIRES(mutex_);
+  static Result<std::uint64_t> stream(const Registration& registration, Lane& lane, Memory& memory,
+                                      const Segment& segment,
+                                      const std::function<bool()>& is_cancelled);
+  static Result<std::uint64_t> copy_all(const Registration& registration, Lane& lane,
+                                        Memory& memory, std::span<const Segment> segments);
+  // Called before each portion with the time that the last one took, 0 before the first; false: do
+  // not register the rest.
+  using Pace = std::function<bool(std::chrono::nanoseconds)>;
   // REQUIRES: the file's being_registered is set, and nobody else has set it.
   std::variant<Shared, Why> register_file(int fd, const FileVersion& version, Device& device,
-                                          Wish wish);
+                                          Wish wish, const Pace& pace);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
-                                            Wish wish);
+                                            Wish wish, const Pace& pace);
+  // The pace of the background.
+  bool let_others_read(const FileVersion& version, std::chrono::nanoseconds took,
+                       const std::stop_token& stop);
   // False: another file is being registered, or no thread could be started.
   bool register_in_background(int fd, const FileVersion& version, Device& device) REQUIRES(mutex_);
   // The most bytes that may be registered now, if `reserves` reserves stay available.
@@ -130,6 +153,7 @@ class MappedFiles {
   Mutex mutex_;                                // not held while registering or unregistering
   std::list<Known> files_ GUARDED_BY(mutex_);  // most recently used first
   CondVar registered_;  // signalled when a registration has succeeded or failed
+  StopCondVar paused_;  // nobody signals it
   Sweeper sweeper_;     // started with the first registration
   bool in_background_ GUARDED_BY(mutex_) = false;
   std::jthread background_;  // replaced under mutex_, when in_background_ is false

@@ -122,9 +122,9 @@ class Staging::ReadJob : public WorkerPool::Job {
   Result<bool> stream(Lane& lane, WorkerPool::Turn& turn, CUevent& last) {
     Cutter::Piece piece;
     while (!is_stopped()) {
-      const bool cold = reader_.is_cold();
-      if (!cutter_.take(piece, cold ? kDirectPiece : lane.slot_size(), turn.others_wait())) break;
-      const unsigned slot = lane.next_slot(cold ? kDirectSlots : lane.slots());
+      const bool direct = reader_.is_direct();
+      if (!cutter_.take(piece, direct ? kDirectPiece : lane.slot_size(), turn.others_wait())) break;
+      const unsigned slot = lane.next_slot(direct ? kDirectSlots : lane.slots());
       SLUICE_TRY(lane.wait(slot));
       if (piece.is_large()) {
         SLUICE_TRY(pass_large(lane, lane.slot(slot), piece.parts[0]));
@@ -263,15 +263,13 @@ Result<std::uint64_t> Staging::read_batch(int fd, Memory& memory,
   return BatchRead(*lane, fd, memory).run(segments);
 }
 
-Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,
-                                    std::span<const Segment> segments) {
-  Cutter cutter(segments, chunk_, workers_.size());
+Result<Cutter::Done> Staging::read(FileReader& reader, Memory& memory, Cutter& cutter, uid_t user) {
   ReadJob job(*this, cutter, reader, memory);
-  const auto ran = workers_.run(job);
+  const auto ran = workers_.run(job, user);
   const auto finished = job.finish();
   SLUICE_TRY(ran);
   SLUICE_TRY(finished);
-  return cutter.bytes();
+  return cutter.done();
 }
 
 Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segment& segment) {
@@ -302,28 +300,27 @@ Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segmen
   return lane->synchronize();
 }
 
-Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
-                                    std::span<const Segment> segments) {
+Result<Cutter::Done> read_pageable(Lane& lane, int fd, Memory& memory,
+                                   std::span<const Segment> segments,
+                                   const std::function<bool()>& is_cancelled) {
   SLUICE_TRY(lane.enter(*memory.device()));
   std::uint64_t longest = 0;
   for (const Segment& segment : segments) longest = std::max(longest, segment.length);
   const std::unique_ptr<std::byte[]> buffer(
       new std::byte[std::min<std::size_t>(kPageable, longest)]);
-  std::uint64_t done = 0;
-  for (const auto& [to, from, length] : segments) {
-    for (std::uint64_t at = 0; at < length;) {
-      const std::size_t wanted = std::min<std::uint64_t>(kPageable, length - at);
-      const std::size_t got = SLUICE_TRY(read_buffered(fd, from + at, buffer.get(), wanted));
+  Cutter cutter(segments, kPageable, 1, is_cancelled);
+  for (Cutter::Piece piece; cutter.take(piece);) {
+    for (const Cutter::Part& part : piece.all()) {
+      const auto& [to, from, length] = part.range;
+      const std::size_t got = SLUICE_TRY(read_buffered(fd, from, buffer.get(), length));
       const auto begun =
-          got > 0 ? lane.to_device(memory.address() + to + at, buffer.get(), got) : Result<void>();
+          got > 0 ? lane.to_device(memory.address() + to, buffer.get(), got) : Result<void>();
       SLUICE_TRY(lane.synchronize());  // before the buffer is reused or freed
       SLUICE_TRY(begun);
-      at += got;
-      done += got;
-      if (got < wanted) break;
+      if (got < length) cutter.ends(part, got);
     }
   }
-  return done;
+  return cutter.done();
 }
 
 Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,

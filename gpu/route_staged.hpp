@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "gpu/cutter.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/file_reader.hpp"
 #include "gpu/lane.hpp"
@@ -32,8 +33,8 @@ class Staging {
   // Reads segments of at most kSmall bytes each, on the calling thread, through the page cache,
   // with as few copies to the GPU as possible. Returns the number of bytes.
   Result<std::uint64_t> read_batch(int fd, Memory& memory, std::span<const Segment> segments);
-  // Reads with all workers.
-  Result<std::uint64_t> read(FileReader& reader, Memory& memory, std::span<const Segment> segments);
+  // Reads with all workers, for `user`.
+  Result<Cutter::Done> read(FileReader& reader, Memory& memory, Cutter& cutter, uid_t user);
   // Writes in file order, from the calling thread.
   Result<void> write(const EngineFile& file, Memory& memory, const Segment& segment);
 
@@ -63,8 +64,9 @@ class Staging {
 // Reads without pinned memory, at a fraction of the speed: into a plain buffer, which the driver
 // copies once more. Mapping the file would save one copy, but the driver would read the mapping
 // with the CPU, and if the file were truncated meanwhile, SIGBUS would end the process.
-Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
-                                    std::span<const Segment> segments);
+Result<Cutter::Done> read_pageable(Lane& lane, int fd, Memory& memory,
+                                   std::span<const Segment> segments,
+                                   const std::function<bool()>& is_cancelled);
 Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,
                             const Segment& segment);
 

@@ -2,6 +2,7 @@
 #include "gpu/worker_pool.hpp"
 
 #include <new>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
@@ -38,9 +39,9 @@ WorkerPool::~WorkerPool() {
   threads_.clear();
 }
 
-Result<void> WorkerPool::run(Job& job) {
+Result<void> WorkerPool::run(Job& job, uid_t user) {
   const MutexLock lock(mutex_);
-  Entry& entry = entries_.emplace_back(job);
+  Entry& entry = entries_.emplace_back(job, user);
   ++jobs_;
   wanted_.notify_all();
   while (!entry.exhausted || entry.at_work > 0) entry.done.wait(mutex_);
@@ -50,14 +51,27 @@ Result<void> WorkerPool::run(Job& job) {
   return {};
 }
 
-// The first entry with work. It is moved to the end of the list, so that the others get a turn.
+unsigned WorkerPool::at_work_for(uid_t user) const {
+  unsigned sum = 0;
+  for (const Entry& entry : entries_) sum += entry.user == user ? entry.at_work : 0;
+  return sum;
+}
+
+// The entry with work that has the fewest workers, of the user who has the fewest; of several such,
+// the one that was least recently chosen, because chosen ones are moved to the end of the list.
 WorkerPool::Entry* WorkerPool::next_entry() {
+  auto best = entries_.end();
+  std::pair<unsigned, unsigned> fewest;
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
     if (it->exhausted) continue;
-    entries_.splice(entries_.end(), entries_, it);
-    return &*it;
+    const std::pair workers(at_work_for(it->user), it->at_work);
+    if (best != entries_.end() && workers >= fewest) continue;
+    best = it;
+    fewest = workers;
   }
-  return nullptr;
+  if (best == entries_.end()) return nullptr;
+  entries_.splice(entries_.end(), entries_, best);
+  return &*best;
 }
 
 void WorkerPool::loop(std::stop_token stop, unsigned worker) {

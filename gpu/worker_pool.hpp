@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The threads of the WorkerPool share the pieces of large requests. If several requests are in
-// progress, workers switch between them, so that none waits for the end of another.
+// The threads of the WorkerPool share the pieces of large requests. If requests of several users
+// are in progress, each user has the same number of workers, and each request of a user the same
+// share of these. So none waits for the end of another, and those that wait for a slow disk do not
+// hold up others, however many they are.
 //
 // Threads: thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
+#include <chrono>
 #include <list>
 #include <memory>
 #include <optional>
@@ -19,18 +24,23 @@ namespace sluice {
 
 class WorkerPool {
  public:
-  // The time of a worker with one job. It ends after some pieces, but only if other jobs wait:
-  // switching interrupts the stream of copies.
+  // The time of a worker with one job. It ends after some pieces or milliseconds, but only if other
+  // jobs wait: switching interrupts the stream of copies.
   class Turn {
    public:
     explicit Turn(const std::atomic<unsigned>& jobs) : jobs_(jobs) {}
     // To be called after each piece.
-    bool is_over() { return ++pieces_ >= 8 && others_wait(); }
+    bool is_over() {
+      return others_wait() &&
+             (++pieces_ >= 8 || std::chrono::steady_clock::now() - begun_ >= kLongest);
+    }
     // Whether this worker will go on with another job.
     bool others_wait() const { return jobs_.load(std::memory_order_relaxed) > 1; }
 
    private:
+    static constexpr std::chrono::milliseconds kLongest{5};
     const std::atomic<unsigned>& jobs_;
+    const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
     unsigned pieces_ = 0;
   };
 
@@ -59,15 +69,16 @@ class WorkerPool {
   // The number of workers; worker numbers are below it.
   unsigned size() const { return static_cast<unsigned>(threads_.size()); }
 
-  // Returns when the job is done, or when it has failed and no worker uses it any more.
-  Result<void> run(Job& job);
-  // True if a thread is in run().
-  bool is_busy() const { return jobs_.load(std::memory_order_relaxed) > 0; }
+  // Returns when the job of `user` is done, or when it has failed and no worker uses it any more.
+  Result<void> run(Job& job, uid_t user);
+  // The number of threads in run().
+  unsigned jobs() const { return jobs_.load(std::memory_order_relaxed); }
 
  private:
   struct Entry {
-    explicit Entry(Job& of) : job(of) {}
+    Entry(Job& of, uid_t by) : job(of), user(by) {}
     Job& job;
+    const uid_t user;
     unsigned at_work = 0;
     bool exhausted = false;
     std::optional<Error> error;
@@ -76,6 +87,7 @@ class WorkerPool {
 
   void loop(std::stop_token stop, unsigned worker);
   Entry* next_entry() REQUIRES(mutex_);
+  unsigned at_work_for(uid_t user) const REQUIRES(mutex_);
   void give_back(Entry& entry, const Result<bool>& result) REQUIRES(mutex_);
   void remove(Entry& entry) REQUIRES(mutex_);
 

@@ -51,6 +51,10 @@ constexpr std::size_t kCtimeAt = 1;
 constexpr std::size_t kShownCtimeAt = 9;
 constexpr std::size_t kBirthAt = 17;
 static_assert(kBirthAt + sizeof(std::uint64_t) == kCopyTimesBytes);
+constexpr std::size_t kIsChangingAt = kCopyTimesBytes;
+constexpr std::size_t kAtimeAt = 26;
+constexpr std::size_t kMtimeAt = 34;
+static_assert(kMtimeAt + sizeof(std::uint64_t) == kChangingCopyTimesBytes);
 
 // Byte by byte, so that the result is the same on every machine; compilers turn this into one
 // store.
@@ -175,8 +179,11 @@ Result<Ghost> decode_ghost(std::string_view bytes) {
 }
 
 std::string encode_times(const KeptTimes& times) {
-  std::string out(kTimesBytes + times.copies.size() * kCopyTimesBytes, '\0');
-  out[kVersionAt] = static_cast<char>(kTimesVersion);
+  const bool is_changing = std::any_of(times.copies.begin(), times.copies.end(),
+                                       [](const auto& copy) { return copy.is_changing; });
+  const std::size_t size = is_changing ? kChangingCopyTimesBytes : kCopyTimesBytes;
+  std::string out(kTimesBytes + times.copies.size() * size, '\0');
+  out[kVersionAt] = static_cast<char>(is_changing ? kChangingTimesVersion : kTimesVersion);
   out[kKindAt] = times.is_directory ? kDirectoryTimes : kFileTimes;
   char* at = out.data() + kTimesBytes;
   for (const KeptTimes::Copy& copy : times.copies) {
@@ -184,14 +191,22 @@ std::string encode_times(const KeptTimes& times) {
     put_little(at + kCtimeAt, static_cast<std::uint64_t>(copy.ctime));
     put_little(at + kShownCtimeAt, static_cast<std::uint64_t>(copy.shown_ctime));
     put_little(at + kBirthAt, static_cast<std::uint64_t>(copy.birth));
-    at += kCopyTimesBytes;
+    if (is_changing) {
+      at[kIsChangingAt] = copy.is_changing ? 1 : 0;
+      put_little(at + kAtimeAt, static_cast<std::uint64_t>(copy.atime));
+      put_little(at + kMtimeAt, static_cast<std::uint64_t>(copy.mtime));
+    }
+    at += size;
   }
   return out;
 }
 
 Result<KeptTimes> decode_times(std::string_view bytes) {
-  if (bytes.size() < kTimesBytes || (bytes.size() - kTimesBytes) % kCopyTimesBytes != 0 ||
-      bytes[kVersionAt] != static_cast<char>(kTimesVersion) ||
+  const char version = bytes.size() < kTimesBytes ? '\0' : bytes[kVersionAt];
+  const bool is_changing = version == static_cast<char>(kChangingTimesVersion);
+  const std::size_t size = is_changing ? kChangingCopyTimesBytes : kCopyTimesBytes;
+  if ((version != static_cast<char>(kTimesVersion) && !is_changing) ||
+      (bytes.size() - kTimesBytes) % size != 0 ||
       (bytes[kKindAt] != kFileTimes && bytes[kKindAt] != kDirectoryTimes)) {
     return Error(EUCLEAN, "decode times");
   }
@@ -199,12 +214,17 @@ Result<KeptTimes> decode_times(std::string_view bytes) {
     return static_cast<std::int64_t>(get_little<std::uint64_t>(at));
   };
   KeptTimes times{.is_directory = bytes[kKindAt] == kDirectoryTimes, .copies = {}};
-  for (std::size_t at = kTimesBytes; at < bytes.size(); at += kCopyTimesBytes) {
-    const char* copy = &bytes[at];
-    times.copies.push_back({.slot = static_cast<std::uint8_t>(*copy),
-                            .ctime = time(copy + kCtimeAt),
-                            .shown_ctime = time(copy + kShownCtimeAt),
-                            .birth = time(copy + kBirthAt)});
+  for (std::size_t at = kTimesBytes; at < bytes.size(); at += size) {
+    const char* from = &bytes[at];
+    KeptTimes::Copy& copy = times.copies.emplace_back();
+    copy.slot = static_cast<std::uint8_t>(*from);
+    copy.ctime = time(from + kCtimeAt);
+    copy.shown_ctime = time(from + kShownCtimeAt);
+    copy.birth = time(from + kBirthAt);
+    if (!is_changing) continue;
+    copy.is_changing = from[kIsChangingAt] != 0;
+    copy.atime = time(from + kAtimeAt);
+    copy.mtime = time(from + kMtimeAt);
   }
   return times;
 }

@@ -26,8 +26,10 @@ inline constexpr std::uint8_t kReceiptVersion = 1;
 inline constexpr std::uint8_t kGhostVersion = 1;
 inline constexpr std::size_t kGhostBytes = 10;
 inline constexpr std::uint8_t kTimesVersion = 1;
-inline constexpr std::size_t kTimesBytes = 2;       // header of every record
-inline constexpr std::size_t kCopyTimesBytes = 25;  // each copy in it
+inline constexpr std::uint8_t kChangingTimesVersion = 2;  // some copy is_changing
+inline constexpr std::size_t kTimesBytes = 2;             // header of every record
+inline constexpr std::size_t kCopyTimesBytes = 25;        // each copy in it
+inline constexpr std::size_t kChangingCopyTimesBytes = kCopyTimesBytes + 17;
 inline constexpr std::uint8_t kRequestVersion = 1;
 inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
@@ -47,7 +49,8 @@ Result<Receipt> decode_receipt(std::string_view bytes);
 std::array<char, kGhostBytes> encode_ghost(const Ghost& ghost);
 Result<Ghost> decode_ghost(std::string_view bytes);
 
-// Version, kind, then slot, ctime, shown_ctime and birth of each copy; little-endian, no padding.
+// Version, kind, then slot, ctime, shown_ctime and birth of each copy, and in the second version
+// is_changing, atime and mtime; little-endian, no padding.
 std::string encode_times(const KeptTimes& times);
 Result<KeptTimes> decode_times(std::string_view bytes);
 

@@ -66,6 +66,10 @@ struct KeptTimes {
     std::int64_t ctime = 0;        // the copy's own ctime, as the last move left it
     std::int64_t shown_ctime = 0;  // shown instead, as long as the copy's ctime equals `ctime`
     std::int64_t birth = 0;        // when the file was created; 0 if unknown
+    // A move is changing names in this copy of a directory, or was when the daemon died. The atime
+    // and mtime are those from before the change, and so is `ctime`.
+    bool is_changing = false;
+    std::int64_t atime = 0, mtime = 0;
 
     bool operator==(const Copy&) const = default;
   };
@@ -134,7 +138,8 @@ class Store {
       const std::function<bool(InodeId id, const Ghost& ghost)>& visit) const = 0;
   virtual Result<void> forget_ghosts(const std::vector<InodeId>& ids) = 0;
 
-  // Not synced. Later times of a file replace the earlier ones.
+  // Survives the daemon, but is synced only by the next change of the intents. Later times of a
+  // file replace the earlier ones.
   virtual Result<void> keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) = 0;
   // The result has no copies if no times are stored.
   virtual Result<KeptTimes> times(InodeId id) const = 0;

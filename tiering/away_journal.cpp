@@ -5,6 +5,11 @@
 #include <functional>
 
 namespace sluice {
+namespace {
+
+constexpr std::size_t kMostRecorded = 65'536;
+
+}  // namespace
 
 Result<void> AwayJournal::name_taken(const std::vector<Copy>& directory, const std::string& name) {
   std::vector<Step> steps;
@@ -49,8 +54,14 @@ Result<void> AwayJournal::record(const std::vector<Step>& steps) {
   if (records.empty()) return {};
   SLUICE_TRY(store_.begin_intents(records));
   MutexLock lock(mutex_);
+  if (recorded_.size() >= kMostRecorded) recorded_.clear();
   recorded_.insert(hashes.begin(), hashes.end());
   return {};
+}
+
+std::size_t AwayJournal::remembered() const {
+  MutexLock lock(mutex_);
+  return recorded_.size();
 }
 
 void AwayJournal::tier_returned() {

@@ -40,14 +40,15 @@ class AwayJournal {
 
   // Everything recorded so far has been applied.
   void tier_returned();
+  std::size_t remembered() const;  // records that are not stored again
 
  private:
   Result<void> record(const std::vector<Step>& steps);
 
   Store& store_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   // Hashes of the records that are stored already: a file that is saved every minute needs only
-  // one.
+  // one. Not all of them are remembered: a record may be stored twice.
   std::unordered_set<std::size_t> recorded_ GUARDED_BY(mutex_);
 };
 

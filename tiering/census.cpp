@@ -105,7 +105,9 @@ class Census::Walk {
       }
       const int dirfd = ::dirfd(stream.dir);
       if (std::exchange(first, false)) {
-        pin = own_pin(request_.pool, dirfd, "").value_or(pin);
+        const auto own = own_pin(request_.pool, dirfd, "");
+        if (own) census_.pins_.push_back({visit.path, *own, true});
+        pin = own.value_or(pin);
       }
       for (;;) {
         errno = 0;
@@ -170,9 +172,11 @@ class Census::Walk {
     // the best estimate.
     file.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
     file.tier = tier.index();
-    file.pin = own_pin(request_.pool, dirfd, name).value_or(inherited);
+    const auto own = own_pin(request_.pool, dirfd, name);
+    file.pin = own.value_or(inherited);
     census_.files_.push_back(file);
     census_.names_.push_back(where);
+    if (own) census_.pins_.push_back({census_.path_of(where), *own, false});
     if (!request_.policy.rules.empty()) {
       census_.sizes_.push_back(static_cast<std::int64_t>(st.stx_size));
       census_.mtimes_.push_back(st.stx_mtime.tv_sec);

@@ -50,6 +50,13 @@ class Census {
   // The name in that path, and the directory that contains it as an index into directories().
   const char* name(std::size_t file) const { return text_.c_str() + names_[file].at; }
   std::uint32_t directory(std::size_t file) const { return names_[file].directory; }
+  // The pins that were found, each at the file or directory that has it, in the order of the walk.
+  struct Pinned {
+    std::string path;  // below the mount; "" is the root
+    TierIndex tier;
+    bool is_directory;
+  };
+  const std::vector<Pinned>& pins() const { return pins_; }
   // "" is the root; the others are "/a", "/a/b". A directory comes after its parent.
   const std::vector<std::string>& directories() const { return directories_; }
   // For each tier the slot of its disk, if every file on it was found, or else 0.
@@ -85,6 +92,7 @@ class Census {
   std::map<InodeId, Links> links_;            // files with several hard links
   std::vector<std::string> directories_;
   std::string text_;  // names, each terminated by a zero byte
+  std::vector<Pinned> pins_;
   std::uint64_t too_deep_ = 0;
   bool is_whole_ = true;  // everything was read, so a file that was not found does not exist
   std::vector<unsigned> whole_slots_;

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/disk_counters.hpp"
 #include "base/mutex.hpp"
-#include "tiering/disk_counters.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {

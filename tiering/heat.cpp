@@ -23,7 +23,17 @@ bool has_more(const HeatTable::Entry& a, const HeatTable::Entry& b) {
 void HeatRecorder::add(InodeId id, const Heat& delta) {
   Shard& s = shard(id);
   MutexLock lock(s.mutex);
+  if (s.pending.size() >= kMostInShard && !s.pending.find(id)) return;
   s.pending.add(id, delta, half_life_);
+}
+
+std::size_t HeatRecorder::pending() const {
+  std::size_t sum = 0;
+  for (const Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    sum += s.pending.size();
+  }
+  return sum;
 }
 
 void HeatRecorder::record(InodeId id, const Access& access) {

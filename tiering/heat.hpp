@@ -31,6 +31,9 @@ class HeatRecorder {
       : store_(store), half_life_(half_life), clock_(clock) {}
 
   void record(InodeId id, const Access& access);
+  // If the store fails for long, files that are not counted yet are left out beyond this.
+  static constexpr std::size_t kMostPending = 1 << 20;
+  std::size_t pending() const;  // files with counts that are not stored yet
 
   // The stored heat plus the counts that are not stored yet. The score is as of last_access;
   // decayed() converts it to another time. Blocks while a batch is being stored.
@@ -52,6 +55,7 @@ class HeatRecorder {
     HeatTable pending GUARDED_BY(mutex);
   };
   static constexpr unsigned kShardBits = 8;
+  static constexpr std::size_t kMostInShard = kMostPending >> kShardBits;
 
   // The top bits of a product, because ids of files created one after another are similar.
   Shard& shard(InodeId id) {

@@ -23,8 +23,11 @@ void HeatTree::Sums::add(const Sums& other) {
   files += other.files;
   bytes += other.bytes;
   heat_bytes += other.heat_bytes;
-  if (tier_bytes.size() < other.tier_bytes.size()) tier_bytes.resize(other.tier_bytes.size());
-  for (std::size_t i = 0; i < other.tier_bytes.size(); ++i) tier_bytes[i] += other.tier_bytes[i];
+  if (on.size() < other.on.size()) on.resize(other.on.size());
+  for (std::size_t i = 0; i < other.on.size(); ++i) {
+    on[i].files += other.on[i].files;
+    on[i].bytes += other.on[i].bytes;
+  }
 }
 
 void HeatTree::Sums::subtract(const Sums& part) {
@@ -32,7 +35,10 @@ void HeatTree::Sums::subtract(const Sums& part) {
   bytes -= part.bytes;
   // Rounding may make the difference negative.
   heat_bytes = std::max(heat_bytes - part.heat_bytes, 0.0);
-  for (std::size_t i = 0; i < part.tier_bytes.size(); ++i) tier_bytes[i] -= part.tier_bytes[i];
+  for (std::size_t i = 0; i < part.on.size(); ++i) {
+    on[i].files -= part.on[i].files;
+    on[i].bytes -= part.on[i].bytes;
+  }
 }
 
 void HeatTree::take(const Census& census, std::int64_t time, std::size_t most) {
@@ -41,8 +47,8 @@ void HeatTree::take(const Census& census, std::int64_t time, std::size_t most) {
   const auto sums_of = [&](std::size_t file) {
     const FileFacts& facts = files[file];
     Sums sums{1, facts.bytes, static_cast<double>(facts.score) * static_cast<double>(facts.bytes)};
-    sums.tier_bytes.resize(facts.tier + std::size_t{1});
-    sums.tier_bytes[facts.tier] = facts.bytes;
+    sums.on.resize(facts.tier + std::size_t{1});
+    sums.on[facts.tier] = {1, facts.bytes};
     return sums;
   };
   std::unordered_map<std::string_view, std::uint32_t> index;

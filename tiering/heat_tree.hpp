@@ -26,9 +26,13 @@ class HeatTree {
   // The sums over a file, or over everything below a directory.
   struct Sums {
     std::uint64_t files = 0;
-    std::uint64_t bytes = 0;                     // allocated on the tiers
-    double heat_bytes = 0;                       // each file's score times its bytes
-    std::vector<std::uint64_t> tier_bytes = {};  // by tier
+    std::uint64_t bytes = 0;  // allocated on the tiers
+    double heat_bytes = 0;    // each file's score times its bytes
+    struct OnTier {
+      std::uint64_t files = 0, bytes = 0;
+      bool operator==(const OnTier&) const = default;
+    };
+    std::vector<OnTier> on = {};  // by tier
 
     // The mean score, weighted by bytes.
     double heat() const { return bytes == 0 ? 0 : heat_bytes / static_cast<double>(bytes); }

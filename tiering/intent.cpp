@@ -107,8 +107,23 @@ void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
   Served served = Served::Neither;
   if (returned != kNoTier)
     served = pool[returned].member().slot == steps[0].to.slot ? Served::Original : Served::Copy;
-  const auto finished = finish_move(pool, steps, served);
-  if (finished || finished.error().code == EUCLEAN) return clear_finished(store, {sequence});
+  const AroundStep around = [&](std::size_t, std::size_t i, const auto& act) -> Result<void> {
+    const Target directory =
+        SLUICE_TRY(open_target(pool, can_be_undone(steps[i].kind) ? steps[i].to : steps[i].from));
+    if (returned == kNoTier) return change_hidden(store, *directory.tier, directory.dir.get(), act);
+    // The daemon has the directory's times in memory, where this cannot hide the new ctime.
+    KeptTimes times;
+    begin_change(times, directory.tier->member().slot, directory.dir.get());
+    auto done = act();
+    end_change(times, directory.tier->member().slot, directory.dir.get());
+    return done;
+  };
+  const auto finished = finish_move(pool, steps, around, served);
+  if (finished || finished.error().code == EUCLEAN) {
+    if (returned == kNoTier && finished && *finished)
+      wait_until_past(keep_times_of_move(store, pool, steps));
+    return clear_finished(store, {sequence});
+  }
   log::get().warn("cannot finish a move yet, will be retried: sequence={} step={} why={}", sequence,
                   finished.error().operation, std::strerror(finished.error().code));
 }
@@ -166,6 +181,9 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay&
       continue;
     }
     if (!is_reachable(pool, *steps)) {
+      // Users may change the copy before the move is finished.
+      if (is_move(*steps) && replay.returned == kNoTier)
+        wait_until_past(keep_times_of_move(store, pool, *steps));
       ++waiting;
       continue;
     }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "metadata/store.hpp"
+#include "tiering/kept_times.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {
@@ -56,6 +57,7 @@ struct Step {
   struct Original {
     std::int64_t size = -1;  // -1: no such step
     std::int64_t mtime = 0;  // nanoseconds
+    ShownBefore shown = {};  // for the copy
 
     bool operator==(const Original&) const = default;
   };

@@ -104,8 +104,7 @@ Result<KeptRequests::Found> KeptRequests::find(const std::function<bool(InodeId)
     for (const TreeList::File& file : all.files) {
       const auto found = renamed.find(file.id);
       if (found == renamed.end()) continue;
-      if (take(file.id, *found->second, all.directories[file.directory] + "/" + file.name))
-        renamed.erase(found);
+      if (take(file.id, *found->second, all.path(file))) renamed.erase(found);
     }
     const bool all_online =
         std::all_of(pool_.begin(), pool_.end(), [](const auto& tier) { return tier->online(); });

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/small_file.hpp"
 #include "base/unique_fd.hpp"
 
 namespace sluice {
@@ -38,17 +39,6 @@ Member member_from(const nlohmann::json& j) {
           j.at("slot").get<unsigned>(), j.value("retired", false)};
 }
 
-Result<std::string> read_all(int fd) {
-  std::string text;
-  std::array<char, 4096> chunk{};
-  for (;;) {
-    const ssize_t got = ::read(fd, chunk.data(), chunk.size());
-    if (got < 0) return Error::last("read tier marker");
-    if (got == 0) return text;
-    text.append(chunk.data(), static_cast<std::size_t>(got));
-  }
-}
-
 }  // namespace
 
 Result<std::optional<Marker>> read_marker(int root_fd) {
@@ -59,7 +49,7 @@ Result<std::optional<Marker>> read_marker(int root_fd) {
     if (errno == ENOENT) return std::optional<Marker>{};
     return Error::last("open tier marker");
   }
-  const std::string text = SLUICE_TRY(read_all(fd.get()));
+  const std::string text = SLUICE_TRY(read_to_end(fd.get()));
   try {
     const auto j = nlohmann::json::parse(text);
     if (j.at("version").get<int>() > kMarkerVersion)
@@ -97,6 +87,19 @@ Result<void> write_marker(int root_fd, const Marker& marker) {
     return Error::last("rename tier marker");
   if (::fsync(dir.get()) < 0 || ::fsync(root_fd) < 0) return Error::last("sync .sluice");
   return {};
+}
+
+bool has_private_directory(int root_fd) {
+  return ::faccessat(root_fd, kPrivateDirectory, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void remove_private_directory(int root_fd) {
+  const UniqueFd dir(
+      ::openat(root_fd, kPrivateDirectory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!dir) return;
+  for (const char* name : {kMarkerTemp, kMarkerName, "lock"}) ::unlinkat(dir.get(), name, 0);
+  for (const char* name : {"tmp", "twins", "spares"}) ::unlinkat(dir.get(), name, AT_REMOVEDIR);
+  ::unlinkat(root_fd, kPrivateDirectory, AT_REMOVEDIR);
 }
 
 Member replaced(Member member) {

@@ -42,6 +42,11 @@ Result<std::optional<Marker>> read_marker(int root_fd);
 // Replaces the marker atomically and durably. Creates .sluice/ if needed.
 Result<void> write_marker(int root_fd, const Marker& marker);
 
+bool has_private_directory(int root_fd);
+// Removes .sluice/ and the marker, of a directory that was about to become a tier and cannot. If
+// there is anything of value in .sluice/, it stays.
+void remove_private_directory(int root_fd);
+
 // The member as the roster keeps it once another disk has its name.
 Member replaced(Member member);
 

@@ -62,7 +62,7 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const 
   for (const auto& tier : pool_) threads = std::max(threads, tier->moves());
   for (unsigned i = 0; i < threads; ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) {
-      begin_thread("sluice-move");
+      begin_thread("sluice-move", ThreadKind::Background);
       work(stop);
     });
   }
@@ -411,13 +411,19 @@ void Mover::rest(Turn& turn, const std::function<bool()>& is_over) {
 }
 
 Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
-  const Move& move = flight.job->move;
+  Move& move = flight.job->move;
   courtesy_.began_file(move.from, move.to);
   {
     const MutexLock lock(mutex_);
     under_way_[move.id].since = clock_.seconds();
   }
-  flight.file = SLUICE_TRY(host_.begin_move(move));
+  auto begun = host_.begin_move(move);
+  {
+    const MutexLock lock(mutex_);
+    if (!move.paths.empty()) progress_.current = under_way_[move.id].path = move.paths[0];
+  }
+  if (!begun) return begun.error();
+  flight.file = *std::move(begun);
   flight.from = flight.file->tier();
   if (SLUICE_TRY(take_twin(stop, flight))) return {};
   SLUICE_TRY(reserve(move));

@@ -59,8 +59,9 @@ class MoveHost {
   virtual ~MoveHost() = default;
   // Opens the file for its move and starts watching for changes. EBUSY if the file is in use in a
   // way that forbids a move; the host calls Mover::file_closed() when that may have changed. ESTALE
-  // if the file is gone, EALREADY if it is on the wanted tier. Any other error is permanent.
-  virtual Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) = 0;
+  // if the file is gone, EALREADY if it is on the wanted tier, ECANCELED if it is being renamed.
+  // Any other error is permanent. If a requested file is not at move.paths, they become its names.
+  virtual Result<std::unique_ptr<MovingFile>> begin_move(Move& move) = 0;
   // Switches each file to its copy, atomically per file, and returns one result per copy.
   // ECANCELED if a user changed the file first.
   virtual std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) = 0;

@@ -50,6 +50,23 @@ Result<void> read_marker_of(Candidate& tier) {
   return {};
 }
 
+// Leaves a directory as it was that cannot become a tier.
+class Undo {
+ public:
+  explicit Undo(int root)
+      : root_(::fcntl(root, F_DUPFD_CLOEXEC, 0)), is_needed_(!has_private_directory(root)) {}
+  ~Undo() {
+    if (is_needed_) remove_private_directory(root_.get());
+  }
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  void cancel() { is_needed_ = false; }
+
+ private:
+  const UniqueFd root_;
+  bool is_needed_;
+};
+
 // Opens a directory that shall become part of a mounted pool.
 Result<Candidate> open_newcomer(const TierSettings& settings) {
   Candidate tier{&settings, {}, {}, {}, {}, {}};
@@ -212,9 +229,14 @@ Marker marker_of(const Candidate& tier, const std::string& pool, const Roster& r
 Result<void> write_roster(const Candidate& tier, const std::string& pool, const Roster& roster) {
   const auto written = write_marker(tier.root.get(), marker_of(tier, pool, roster));
   if (written) return {};
-  return unusable(written.error().code,
-                  "tier " + tier.settings->name + ": can't write " + tier.settings->path +
-                      "/.sluice: " + written.error().text() + "; make the directory writable");
+  const int code = written.error().code;
+  const char* const advice = code == EROFS ? "mount its disk writable"
+                             : code == ENOSPC || code == EDQUOT
+                                 ? "make room there"
+                                 : "give a directory on a disk, which "
+                                   "can be written";
+  return unusable(code, "tier " + tier.settings->name + ": can't write " + tier.settings->path +
+                            "/.sluice: " + written.error().text() + "; " + advice);
 }
 
 // Writes the markers of new tiers: first each new tier gets a roster with itself and the tiers
@@ -346,6 +368,7 @@ Result<void> Pool::add(const TierSettings& settings) {
   MutexLock lock(roster_mutex_);
   Candidate tier = SLUICE_TRY(open_newcomer(settings));
   if (tier.marker) return readmit(settings, tier.root.get(), *tier.marker);
+  Undo undo(tier.root.get());
   std::vector<Candidate> newcomers;
   newcomers.push_back(std::move(tier));
   Roster roster = roster_;
@@ -364,6 +387,7 @@ Result<void> Pool::add(const TierSettings& settings) {
     return unusable(EIO,
                     "tier " + settings.name + ": " + settings.path + ": " + fresh->why_offline());
   }
+  undo.cancel();
   roster_ = std::move(roster);
   place(std::move(fresh));
   tell_all_of_news();
@@ -464,7 +488,9 @@ Result<Pool::Replacement> Pool::prepare_replacement(const TierSettings& settings
   roster[name] = tier.member;
   // From here on, the new disk is the tier wherever it is present. If the daemon dies before the
   // other tiers know, the next mount with the new disk tells them.
+  Undo undo(tier.root.get());
   SLUICE_TRY(write_roster(tier, id_, roster));
+  undo.cancel();
   out.tier = std::make_unique<Tier>(old != nullptr ? old->index() : static_cast<TierIndex>(size()),
                                     settings, tier.member, UniqueFd{},
                                     "the tier is being brought up to date", UniqueFd{}, user_);

@@ -11,6 +11,7 @@
 
 #include "base/file_at.hpp"
 #include "base/log.hpp"
+#include "base/user_room.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/steps.hpp"
 #include "tiering/twin.hpp"
@@ -34,6 +35,10 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
   }
   if (!copy.fd) return Error::last("create copy");
   const auto fill = [&]() -> Result<void> {
+    // Neither root's reserve nor somebody else's quota is for moves.
+    const NobodysRoom room(to.keeps_room_by_user() ? Fsuid::Users : Fsuid::Own);
+    // Before the bytes, so that a full quota does not fail the move after all of them.
+    if (::fchown(copy.fd.get(), st.st_uid, st.st_gid) < 0) return Error::last("chown copy");
     SLUICE_TRY(copy_inode_flags(source, copy.fd.get()));
     copy.copied = SLUICE_TRY(copy_data(source, copy.fd.get(), pace));
     SLUICE_TRY(to.carry_identity(copy.fd.get(), identity));
@@ -116,8 +121,8 @@ Result<void> sync_copy(const HiddenCopy& copy) {
 }
 
 Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& from, const Tier& to,
-                                           const std::vector<NamePlaces>& names,
-                                           Original original) {
+                                           const std::vector<NamePlaces>& names, Original original,
+                                           const ShownBefore& shown) {
   const SharedFd hidden = SLUICE_TRY(copy.is_twin ? to.twins_directory() : to.temp_directory());
   std::vector<Step> steps, removals;
   for (const NamePlaces& each : names) {
@@ -142,8 +147,7 @@ Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& f
     removal.from = SLUICE_TRY(place_at(from, each.from_dir, each.name));
     removal.subject = copy.original;
     // The copy has the original's.
-    removal.original = {copy.located.st.st_size, copy.located.st.st_mtim.tv_sec * 1'000'000'000 +
-                                                     copy.located.st.st_mtim.tv_nsec};
+    removal.original = {copy.located.st.st_size, nanoseconds(copy.located.st.st_mtim), shown};
     removals.push_back(std::move(removal));
   }
   steps.insert(steps.end(), removals.begin(), removals.end());
@@ -176,12 +180,27 @@ Result<bool> is_unchanged(const Pool& pool, const Place& place, const Step::Orig
 // Executes step i.
 using Apply = std::function<Result<void>(std::size_t i)>;
 
-Apply keeping_times(const Pool& pool, const std::vector<Step>& steps) {
-  return [&](std::size_t i) { return apply(pool, steps[i], DirectoryTimes::Keep); };
+Apply applying(const Pool& pool, const std::vector<Step>& steps, const AroundStep& around,
+               std::size_t move) {
+  return [&, move](std::size_t i) -> Result<void> {
+    if (!around) return apply(pool, steps[i]);
+    return around(move, i, [&] { return apply(pool, steps[i]); });
+  };
 }
 
-Result<void> place_copy(const std::vector<Step>& steps, const Apply& apply_step) {
+// A twin that has become the file has no note any more. If it still has one, nobody would heed it,
+// but somebody might wonder.
+void remove_note(const Pool& pool, const Place& place) {
+  const auto target = open_target(pool, place);
+  if (!target) return;
+  const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (file) ::removexattr(proc_path(file.get()).c_str(), kTwinXattr);
+}
+
+Result<void> place_copy(const Pool& pool, const std::vector<Step>& steps, const Apply& apply_step) {
   for (std::size_t i = 0; i < first_removal(steps); ++i) SLUICE_TRY(apply_step(i));
+  // Before the names are synced: then the ctime that it causes is on the disk, too.
+  if (identity_in_twin_name(steps[0].from.name)) remove_note(pool, steps[0].to);
   return {};
 }
 
@@ -201,15 +220,6 @@ Result<void> remove_originals(const Pool& pool, const std::vector<Step>& steps,
     ++removed;
   }
   return {};
-}
-
-// A twin that has become the file has no note any more. If it still has one, nobody would heed it,
-// but somebody might wonder.
-void remove_note(const Pool& pool, const Place& place) {
-  const auto target = open_target(pool, place);
-  if (!target) return;
-  const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  if (file) ::removexattr(proc_path(file.get()).c_str(), kTwinXattr);
 }
 
 Result<void> sync_all(Syncer& syncer, const std::vector<Step>& steps) {
@@ -247,7 +257,8 @@ Result<void> undo_move(const Pool& pool, const std::vector<Step>& steps) {
   return {};
 }
 
-Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, Served served) {
+Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, const AroundStep& around,
+                         Served served) {
   bool all = true, any = false, unchanged = true;  // of the originals
   for (const Step& step : steps) {
     if (!removes_original(step)) continue;
@@ -285,8 +296,9 @@ Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, Serve
   }
   Syncer before(pool), after(pool);
   std::size_t removed = 0;
+  const Apply apply_step = applying(pool, steps, around, 0);
   const auto go_on = [&]() -> Result<void> {
-    SLUICE_TRY(place_copy(steps, keeping_times(pool, steps)));
+    SLUICE_TRY(place_copy(pool, steps, apply_step));
     return sync_names(before, steps);
   };
   if (const auto gone_on = go_on(); !gone_on) {
@@ -294,29 +306,22 @@ Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, Serve
     SLUICE_TRY(undo_move(pool, steps));
     return false;
   }
-  remove_note(pool, first.to);
-  SLUICE_TRY(remove_originals(pool, steps, keeping_times(pool, steps), removed));
+  SLUICE_TRY(remove_originals(pool, steps, apply_step, removed));
   SLUICE_TRY(sync_all(after, steps));
   return true;
 }
 
 Result<std::vector<MoveEnd>> execute_moves(Store& store, const Pool& pool,
                                            const std::vector<std::vector<Step>>& moves,
-                                           const std::function<void(std::size_t)>& before_removals,
+                                           const BeforeRemovals& before_removals,
                                            const AroundStep& around) {
-  const auto applying = [&](std::size_t move) -> Apply {
-    if (!around) return keeping_times(pool, moves[move]);
-    return [&, move](std::size_t i) {
-      return around(move, i, [&] { return apply(pool, moves[move][i]); });
-    };
-  };
   std::vector<std::string> records;
   for (const auto& steps : moves) records.push_back(encode_steps(steps));
   const std::uint64_t sequence = SLUICE_TRY(store.begin_intents(records));
 
   std::vector<MoveEnd> ends(moves.size());
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    const auto placed = place_copy(moves[i], applying(i));
+    const auto placed = place_copy(pool, moves[i], applying(pool, moves[i], around, i));
     if (!placed) ends[i] = give_up(pool, moves[i], placed.error());
     ends[i].sequence = sequence + i;
   }
@@ -325,26 +330,32 @@ Result<std::vector<MoveEnd>> execute_moves(Store& store, const Pool& pool,
     const auto synced = ends[i].result ? sync_names(before, moves[i]) : Result<void>();
     if (!synced) ends[i] = give_up(pool, moves[i], synced.error());
   }
+  std::vector<KeptTimes> times(moves.size());
   for (std::size_t i = 0; i < moves.size(); ++i) {
     if (!ends[i].result) continue;
-    before_removals(i);
+    times[i] = before_removals(i);
     std::size_t removed = 0;
     Result<void> done = Error(EIO, "remove the original");
     for (int attempt = 0; attempt < kAttempts && !done && !failed_with(done, EUCLEAN); ++attempt)
-      done = remove_originals(pool, moves[i], applying(i), removed);
+      done = remove_originals(pool, moves[i], applying(pool, moves[i], around, i), removed);
     if (done) continue;
     // If an original was removed, or the copy could not be, the copy is the file.
     if (removed == 0) ends[i] = give_up(pool, moves[i], done.error());
     if (removed > 0 || !ends[i].is_finished) ends[i] = {.result = {}, .is_finished = false};
   }
   std::vector<std::uint64_t> settled;
+  std::vector<std::pair<InodeId, KeptTimes>> kept;
   for (std::size_t i = 0; i < moves.size(); ++i) {
     ends[i].sequence = sequence + i;
+    if (ends[i].result && !times[i].copies.empty())
+      kept.emplace_back(moves[i].front().subject.id, times[i]);
     // An intent may be cleared only when its steps are durable.
     if (ends[i].result && ends[i].is_finished)
       ends[i].is_finished = sync_all(after, moves[i]).has_value();
     if (ends[i].is_finished) settled.push_back(sequence + i);
   }
+  // Until here, the intents had the times. Clearing them syncs these.
+  keep_times(store, kept);
   clear_finished(store, settled);
   return ends;
 }

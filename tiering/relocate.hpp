@@ -49,11 +49,12 @@ struct NamePlaces {
 };
 
 // The steps that give the copy all the names and remove the original's on the tier `from`, where
-// the original may stay as a twin.
+// the original may stay as a twin. `shown`: the times of the original, which users see of the copy.
 enum class Original { Remove, KeepAsTwin };
 Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& from, const Tier& to,
                                            const std::vector<NamePlaces>& names,
-                                           Original original = Original::Remove);
+                                           Original original = Original::Remove,
+                                           const ShownBefore& shown = {});
 
 // Whether the steps are the switch of a move.
 bool is_move(const std::vector<Step>& steps);
@@ -74,11 +75,12 @@ using AroundStep = std::function<Result<void>(std::size_t move, std::size_t step
 
 // Executes the switches of several moves together, so that they share their syncs. Each one happens
 // completely or not at all. `before_removals(i)` is called once the copy of move i durably has all
-// its names. Each step restores the times of the directory that it changes; if there is an
-// `around`, that does it instead.
+// its names. It returns the times to keep for the file, which are durable when this returns.
+// `around` hides the steps from the times of directories.
+using BeforeRemovals = std::function<KeptTimes(std::size_t move)>;
 Result<std::vector<MoveEnd>> execute_moves(Store& store, const Pool& pool,
                                            const std::vector<std::vector<Step>>& moves,
-                                           const std::function<void(std::size_t)>& before_removals,
+                                           const BeforeRemovals& before_removals,
                                            const AroundStep& around = {});
 
 // Which of the two files users may have changed, because the tier of the other one was away.
@@ -87,8 +89,8 @@ enum class Served { Neither, Original, Copy };
 // Ends a switch that was interrupted. It is completed if the original was not changed since it was
 // copied. It is undone if the original was changed, or may be open, and the copy was not changed.
 // EUCLEAN if both were changed: both stay, and the administrator must choose. Other errors: retry
-// later. Returns true if the copy is the file.
-Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps,
+// later. Returns true if the copy is the file. `around`: as for execute_moves(), for move 0.
+Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, const AroundStep& around,
                          Served served = Served::Neither);
 
 // Durably removes the names of a move's copy. ESTALE if an original is gone: then only

@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/disk_counters.hpp"
 #include "base/mutex.hpp"
-#include "tiering/disk_counters.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/tier_speed.hpp"
 

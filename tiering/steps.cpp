@@ -22,27 +22,6 @@ unsigned rename_flags(Step::Kind kind) {
   return kind == Step::Kind::Exchange ? RENAME_EXCHANGE : 0;
 }
 
-// Restores a directory's times when it is destroyed. If another process changes the directory in
-// the same microseconds, the times of that change are reset, too.
-class KeepTimes {
- public:
-  KeepTimes(int directory, DirectoryTimes times) : directory_(directory) {
-    keep_ = times == DirectoryTimes::Keep && ::fstat(directory, &before_) == 0;
-  }
-  ~KeepTimes() {
-    const std::array<timespec, 2> times{before_.st_atim, before_.st_mtim};
-    if (keep_) [[maybe_unused]]
-      const int kept = ::futimens(directory_, times.data());
-  }
-  KeepTimes(const KeepTimes&) = delete;
-  KeepTimes& operator=(const KeepTimes&) = delete;
-
- private:
-  const int directory_;
-  struct stat before_ {};
-  bool keep_;
-};
-
 // Directories are created in the tier's temporary directory and renamed into place. A power cut can
 // undo only the rename. The handle then leads to the temporary directory, which will be deleted
 // with everything in it.
@@ -79,7 +58,7 @@ Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subj
   return SLUICE_TRY(target->identity()) == subject;
 }
 
-Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
+Result<void> apply(const Pool& pool, const Step& step) {
   if (step.kind == Step::Kind::NameTaken) return apply_name_taken(pool, step);
   const Target from = SLUICE_TRY(open_target(pool, step.from));
   if (step.kind == Step::Kind::MirrorDir) {
@@ -93,7 +72,6 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
     const Target to = SLUICE_TRY(open_target(pool, step.to));
     if (SLUICE_TRY(to.identity()) == step.subject) return {};
     if (there != step.subject) return Error(ESTALE, "the file to link is gone");
-    const KeepTimes kept(to.dir.get(), times);
     if (::linkat(from.dir.get(), from.name, to.dir.get(), to.name, 0) < 0)
       return Error::last("link");
     return {};
@@ -101,7 +79,6 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
   if (renames(step.kind)) {
     const Target to = SLUICE_TRY(open_target(pool, step.to));
     if (there == step.subject) {
-      const KeepTimes kept(to.dir.get(), times);
       if (::renameat2(from.dir.get(), from.name, to.dir.get(), to.name, rename_flags(step.kind)) <
           0) {
         return Error::last("rename");
@@ -113,7 +90,6 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
     return {};
   }
   if (there != step.subject) return {};  // already removed
-  const KeepTimes kept(from.dir.get(), times);
   if (step.kind == Step::Kind::Keep) {
     const auto to = open_target(pool, step.to);
     if (to && ::renameat(from.dir.get(), from.name, to->dir.get(), to->name) == 0) return {};

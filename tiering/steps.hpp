@@ -47,9 +47,7 @@ inline bool can_be_undone(Step::Kind kind) { return renames(kind) || kind == Ste
 
 // Executes one step, or finds that it was executed already. After an error the step is not done,
 // and no later step may be executed, least of all a removal.
-enum class DirectoryTimes { Change, Keep };  // Keep: users see no change of times
-Result<void> apply(const Pool& pool, const Step& step,
-                   DirectoryTimes times = DirectoryTimes::Change);
+Result<void> apply(const Pool& pool, const Step& step);
 
 // Undoes one step, or finds nothing to undo. After an error the step may still be in effect.
 Result<void> undo(const Pool& pool, const Step& step);

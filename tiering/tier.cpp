@@ -209,6 +209,11 @@ std::string Tier::filesystem() const {
   return root ? filesystem_name((*root)->magic) : "unknown";
 }
 
+bool Tier::keeps_room_by_user() const {
+  const auto root = current();
+  return root && ((*root)->magic == EXT4_SUPER_MAGIC || (*root)->magic == F2FS_SUPER_MAGIC);
+}
+
 std::string Tier::why_offline() const {
   MutexLock lock(mutex_);
   return why_;
@@ -278,17 +283,18 @@ std::string Tier::new_temp_name() {
   return "t" + std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
 }
 
-Result<Identity> Tier::carried_or(const Identity& natural, int dirfd, const char* name) const {
-  if (!carries_.load(std::memory_order_relaxed)) return natural;
+Result<std::optional<Identity>> Tier::carried(const Identity& natural, int dirfd,
+                                              const char* name) const {
+  using None = std::optional<Identity>;
+  if (!carries_.load(std::memory_order_relaxed)) return None{};
   std::array<char, 64> value{};
   const ssize_t got = getxattr_at(dirfd, name, kIdentityXattr, value.data(), value.size());
   if (got < 0) {
     // ELOOP: a symlink, opened with O_PATH, cannot have this xattr.
-    if (errno == ENODATA || errno == EOPNOTSUPP || errno == ELOOP || errno == ERANGE)
-      return natural;
+    if (errno == ENODATA || errno == EOPNOTSUPP || errno == ELOOP || errno == ERANGE) return None{};
     return Error::last("read identity");
   }
-  return decode_carried({value.data(), static_cast<std::size_t>(got)}, natural).value_or(natural);
+  return decode_carried({value.data(), static_cast<std::size_t>(got)}, natural);
 }
 
 Result<Located> Tier::identify(int dirfd, const char* name) const {
@@ -313,9 +319,9 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     found.handle = *std::move(handle);
     found.identity = natural_identity(root->kind, member_.slot, found.handle);
     if (S_ISREG(found.st.st_mode) || S_ISDIR(found.st.st_mode)) {
-      const Identity natural = found.identity;
-      found.identity = SLUICE_TRY(carried_or(natural, dirfd, name));
-      found.carries_identity = found.identity != natural;
+      const auto other = SLUICE_TRY(carried(found.identity, dirfd, name));
+      found.carries_identity = other.has_value();
+      found.identity = other.value_or(found.identity);
     }
     return found;
   }
@@ -339,9 +345,9 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     found.identity = natural_identity(member_.slot, found.st);
   }
   if (S_ISREG(found.st.st_mode) || S_ISDIR(found.st.st_mode)) {
-    const Identity natural = found.identity;
-    found.identity = SLUICE_TRY(carried_or(natural, fd.get(), ""));
-    found.carries_identity = found.identity != natural;
+    const auto other = SLUICE_TRY(carried(found.identity, fd.get(), ""));
+    found.carries_identity = other.has_value();
+    found.identity = other.value_or(found.identity);
   }
   if (found.handle.empty()) {
     // A directory is used through this descriptor, so it cannot be O_PATH.
@@ -360,7 +366,8 @@ Result<Identity> Tier::identity_of(int dirfd, const char* name) const {
                     ? Result<FileHandle>(Error(EOPNOTSUPP, "get a file handle"))
                     : handle_at(dirfd, name, &mount_id);
   if (!handle || mount_id != root->mount_id) return SLUICE_TRY(identify(dirfd, name)).identity;
-  return carried_or(natural_identity(root->kind, member_.slot, *handle), dirfd, name);
+  const Identity natural = natural_identity(root->kind, member_.slot, *handle);
+  return SLUICE_TRY(carried(natural, dirfd, name)).value_or(natural);
 }
 
 Result<UniqueFd> Tier::open(const FileHandle& handle, int flags) const {

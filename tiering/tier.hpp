@@ -58,7 +58,7 @@ struct Located {
   SharedFd pinned;    // O_PATH
   Identity identity;
   struct stat st {};              // from the tier's filesystem: st_ino is not the identity
-  bool carries_identity = false;  // `identity` is not the natural one: the file was moved here
+  bool carries_identity = false;  // it stores `identity` in an xattr: the file was moved here
 };
 
 struct Space {
@@ -134,6 +134,9 @@ class Tier {
   // Stores `identity` on the open file or directory `fd` (not O_PATH). Durable once `fd` is synced.
   Result<void> carry_identity(int fd, const Identity& identity);
 
+  // Whether the filesystem keeps room for users by their number, root or another: ext4, f2fs.
+  bool keeps_room_by_user() const;
+
   // Cached for some milliseconds, so that every create can call it. Zero while offline.
   Space space() const;
   void refresh_space() const;
@@ -189,7 +192,8 @@ class Tier {
 
   Result<std::shared_ptr<const Root>> current() const;
   Result<std::shared_ptr<const Root>> adopt(UniqueFd fd, UniqueFd lock) const;
-  Result<Identity> carried_or(const Identity& natural, int dirfd, const char* name) const;
+  Result<std::optional<Identity>> carried(const Identity& natural, int dirfd,
+                                          const char* name) const;
   void read_flags(const Root& root) REQUIRES(mutex_);
   void go_offline(std::string why);
 

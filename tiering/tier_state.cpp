@@ -4,17 +4,18 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
-#include <fstream>
+#include <sstream>
 
+#include "base/disk_counters.hpp"
+#include "base/small_file.hpp"
 #include "base/units.hpp"
-#include "tiering/disk_counters.hpp"
 
 namespace sluice {
 namespace {
 
 // The number in a file of sysfs; 0 if there is none.
 std::uint64_t number_in(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(text_of_file(path));
   std::uint64_t number = 0;
   file >> number;
   return file ? number : 0;
@@ -27,7 +28,7 @@ std::string number_of(dev_t device) {
 // Whether a filesystem writes nothing any more because it found errors. Newer kernels say so only
 // in the list of mounts.
 bool has_given_up(dev_t device) {
-  std::ifstream mounts("/proc/self/mountinfo");
+  std::istringstream mounts(text_of_file("/proc/self/mountinfo"));
   const std::string wanted = " " + number_of(device) + " ";
   for (std::string line; std::getline(mounts, line);) {
     const std::size_t options = line.find(" - ");

@@ -37,17 +37,32 @@ OpenDirectory open_directory(const Tier& tier, const std::string& path) {
   return directory;
 }
 
-// A directory that the walk will visit, and the tiers that have it.
+// A directory that the walk visits, and the tiers that have it. Its path is not stored: a user can
+// make many directories that have long paths.
 struct TreeVisit {
-  std::string path;  // below the directory where the walk begins
+  std::shared_ptr<TreeVisit> parent;  // nullptr where the walk begins
+  std::string name;
   std::vector<TierIndex> tiers;
+  std::uint32_t number = 0;  // for the visitor
+
+  // Below the directory where the walk begins: "", "/a", "/a/b".
+  std::string path() const {
+    std::vector<const TreeVisit*> way;
+    for (const TreeVisit* at = this; at->parent; at = at->parent.get()) way.push_back(at);
+    std::string out;
+    for (auto each = way.rbegin(); each != way.rend(); ++each) out += "/" + (*each)->name;
+    return out;
+  }
 };
+using TreeVisitPtr = std::shared_ptr<TreeVisit>;
 
 // What the walk calls. `directory` is called before what it contains, once for each tier that has
 // the directory; `file` for each regular file.
 struct TreeVisitor {
-  std::function<void(const std::string& path, int dirfd, bool is_first)> directory;
-  std::function<void(const Tier& tier, int dirfd, const char* name)> file;  // may be empty
+  std::function<void(TreeVisit& visit, const std::string& path, int dirfd, bool is_first)>
+      directory;
+  std::function<void(const TreeVisit& visit, const Tier& tier, int dirfd, const char* name)>
+      file;  // may be empty
 };
 
 class TreeWalk {
@@ -56,14 +71,14 @@ class TreeWalk {
       : pool_(pool), begin_(std::move(begin)), go_on_(go_on), visitor_(visitor) {}
 
   Result<void> run() {
-    TreeVisit first;
+    const auto first = std::make_shared<TreeVisit>();
     for (const auto& tier : pool_) {
-      if (tier->online()) first.tiers.push_back(tier->index());
+      if (tier->online()) first->tiers.push_back(tier->index());
     }
-    stack_.push_back(std::move(first));
+    stack_.push_back(first);
     while (!stack_.empty()) {
       if (go_on_ && !go_on_()) return Error(ECANCELED, "list a tree");
-      const TreeVisit visit = std::move(stack_.back());
+      const TreeVisitPtr visit = std::move(stack_.back());
       stack_.pop_back();
       look_into(visit);
     }
@@ -71,25 +86,29 @@ class TreeWalk {
   }
 
  private:
-  void look_into(const TreeVisit& visit) {
+  using Children = std::map<std::string, std::vector<TierIndex>>;
+
+  void look_into(const TreeVisitPtr& visit) {
     std::unordered_set<std::string> seen;  // names of non-directories on faster tiers
-    std::map<std::string, TreeVisit> below;
+    Children below;
     bool is_first = true;
-    for (const TierIndex index : visit.tiers) {
-      const OpenDirectory stream = open_directory(pool_[index], begin_ + visit.path);
+    const std::string path = visit->path();
+    for (const TierIndex index : visit->tiers) {
+      const OpenDirectory stream = open_directory(pool_[index], begin_ + path);
       if (!stream) continue;
-      visitor_.directory(visit.path, ::dirfd(stream.get()), std::exchange(is_first, false));
-      look_into(visit, index, stream.get(), seen, below);
+      visitor_.directory(*visit, path, ::dirfd(stream.get()), std::exchange(is_first, false));
+      look_into(*visit, index, stream.get(), seen, below);
     }
-    for (auto& [name, child] : below) stack_.push_back(std::move(child));
+    for (auto& [name, tiers] : below)
+      stack_.push_back(std::make_shared<TreeVisit>(TreeVisit{visit, name, std::move(tiers)}));
   }
 
   void look_into(const TreeVisit& visit, TierIndex index, DIR* stream,
-                 std::unordered_set<std::string>& seen, std::map<std::string, TreeVisit>& below) {
+                 std::unordered_set<std::string>& seen, Children& below) {
     while (const dirent* entry = ::readdir(stream)) {
       const std::string name = entry->d_name;
       if (name == "." || name == "..") continue;
-      if (begin_.empty() && visit.path.empty() && name == kPrivateDirectory) continue;
+      if (begin_.empty() && !visit.parent && name == kPrivateDirectory) continue;
       unsigned char type = entry->d_type;
       struct stat st {};
       if (type == DT_UNKNOWN &&
@@ -98,15 +117,13 @@ class TreeWalk {
       }
       if (type == DT_DIR) {
         if (seen.contains(name)) continue;
-        TreeVisit& child = below[name];
-        child.path = visit.path + "/" + name;
-        child.tiers.push_back(index);
+        below[name].push_back(index);
         continue;
       }
       if (!visitor_.file) continue;
       if (visit.tiers.size() > 1 && !seen.emplace(name).second) continue;
       if (type == DT_REG && !below.contains(name))
-        visitor_.file(pool_[index], ::dirfd(stream), entry->d_name);
+        visitor_.file(visit, pool_[index], ::dirfd(stream), entry->d_name);
     }
   }
 
@@ -114,25 +131,41 @@ class TreeWalk {
   const std::string begin_;
   const GoOn& go_on_;
   const TreeVisitor& visitor_;
-  std::vector<TreeVisit> stack_;
+  std::vector<TreeVisitPtr> stack_;
 };
 
 }  // namespace
 
+std::vector<std::string> TreeList::names_up(std::uint32_t directory) const {
+  std::vector<std::string> out;
+  for (; directory != 0; directory = directories[directory].parent)
+    out.push_back(directories[directory].name);
+  return out;
+}
+
+std::string TreeList::path(const File& file) const {
+  const auto names = names_up(file.directory);
+  std::string out;
+  for (auto each = names.rbegin(); each != names.rend(); ++each) out += "/" + *each;
+  return out + "/" + file.name;
+}
+
 Result<TreeList> list_tree(const Pool& pool, const std::string& path, const GoOn& go_on) {
   TreeList list;
   TreeVisitor visitor;
-  visitor.directory = [&](const std::string& directory, int, bool is_first) {
-    if (is_first) list.directories.push_back(directory);
+  visitor.directory = [&](TreeVisit& visit, const std::string&, int, bool is_first) {
+    if (!is_first) return;
+    visit.number = static_cast<std::uint32_t>(list.directories.size());
+    list.directories.push_back({visit.parent ? visit.parent->number : 0, visit.name});
   };
-  visitor.file = [&](const Tier& tier, int dirfd, const char* name) {
+  visitor.file = [&](const TreeVisit& visit, const Tier& tier, int dirfd, const char* name) {
     struct stat st {};
     if (::fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return;
     const auto identity = tier.identity_of(dirfd, name);
     if (!identity) return;
-    list.files.push_back({identity->id, static_cast<std::uint32_t>(list.directories.size() - 1),
-                          name, static_cast<std::uint64_t>(st.st_blocks) * kStatBlock,
-                          st.st_mtime});
+    list.files.push_back({identity->id, visit.number, name,
+                          static_cast<std::uint64_t>(st.st_blocks) * kStatBlock, st.st_mtime,
+                          st.st_nlink > 1});
   };
   SLUICE_TRY(TreeWalk(pool, path, go_on, visitor).run());
   return list;
@@ -159,7 +192,7 @@ Result<std::vector<std::pair<std::string, Budget>>> find_budgets(
     const Pool& pool, const std::vector<BudgetRule>& rules, const GoOn& go_on) {
   std::vector<std::pair<std::string, Budget>> found;
   TreeVisitor visitor;
-  visitor.directory = [&](const std::string& path, int dirfd, bool is_first) {
+  visitor.directory = [&](TreeVisit&, const std::string& path, int dirfd, bool is_first) {
     // Every copy has the same xattrs; see Attributes::change_copies().
     if (!is_first || path.empty()) return;
     if (const auto budget = budget_of(own_budget(dirfd), rules, path)) {

@@ -24,9 +24,17 @@ struct TreeList {
     std::string name;
     std::uint64_t bytes = 0;
     std::int64_t mtime = 0;
+    bool has_links = false;  // it has more than one name, here or elsewhere
   };
-  std::vector<std::string> directories;  // "" is the listed one, others are "/a", "/a/b"
-  std::vector<File> files;               // a file with several names occurs once for each
+  struct Directory {
+    std::uint32_t parent = 0;  // index into `directories`, before this one
+    std::string name;          // "" is the listed one, which is the first
+  };
+  // The names from the directory up to the listed one, which is left out: "b", "a" for "/a/b".
+  std::vector<std::string> names_up(std::uint32_t directory) const;
+  std::string path(const File& file) const;  // "/a/b/file"
+  std::vector<Directory> directories;
+  std::vector<File> files;  // a file with several names occurs once for each
 };
 
 // Returning false stops the walk with ECANCELED.

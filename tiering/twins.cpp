@@ -25,13 +25,16 @@ using std::chrono::milliseconds;
 constexpr std::int64_t kSecond = 1'000'000'000;
 // A file written in this time before its move may have had two writes with one mtime.
 constexpr std::int64_t kQuiet = kSecond / 10;
-// In seconds. A twin gets its note right after its name.
-constexpr std::int64_t kNoteComesWithin = 60;
+// A twin gets its note right after its name.
+constexpr std::int64_t kNoteComesWithin = 60 * kSecond;
 constexpr milliseconds kLook{1000}, kLookOften{100};
 // Nothing depends on these checks, only how early the room of a useless twin is free. They must not
 // keep a slow disk busy.
 constexpr std::size_t kChecksPerLook = 16;
 constexpr std::chrono::seconds kBetweenRounds{60};
+// The first round finds what a daemon that was killed left behind, which may be many. It takes this
+// part of each kLookOften, without the time in which twins are dropped.
+constexpr milliseconds kFirstRound{50};
 constexpr std::size_t kMostRanked = 4096;
 // Room that a writer may need; see Files::may_outgrow().
 constexpr std::uint64_t kAmple = std::uint64_t{64} << 30;
@@ -57,12 +60,16 @@ UniqueFd open_twin(const SharedFd& directory, const std::string& name, int flags
 void Twins::start(Mode mode, Standing standing) {
   {
     const MutexLock lock(mutex_);
+    // The clock of ctimes.
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    started_ = nanoseconds_of(now);
     mode_ = mode;
     is_keeping_ = mode == Mode::Keep;
     standing_ = std::move(standing);
   }
   thread_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-twins");
+    begin_thread("sluice-twins", ThreadKind::Background);
     work(stop);
   });
 }
@@ -75,6 +82,7 @@ void Twins::stop() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
   thread_.join();
+  drop_forgotten();
   const MutexLock lock(mutex_);
   standing_ = nullptr;
 }
@@ -188,6 +196,8 @@ Result<std::optional<HiddenCopy>> Twins::take(const Identity& file, int source, 
                    .bytes = 0,
                    .hash = note->hash};
     SLUICE_TRY(copy_inode_flags(source, copy.fd.get()));
+    // Also if it is the natural one: this tells that the file was moved, and has kept times.
+    SLUICE_TRY(to.carry_identity(copy.fd.get(), file));
     SLUICE_TRY(copy_attributes(source, copy.fd.get()));
     copy.located = SLUICE_TRY(to.identify(copy.fd.get(), ""));
     return copy;
@@ -373,12 +383,17 @@ bool Twins::is_stale(const Tier& tier, const SharedFd& directory, const std::str
   const UniqueFd twin = open_twin(directory, name, O_PATH);
   if (!twin) return false;
   const auto note = read_note(twin.get());
-  struct stat st {};
-  if (!note) {
-    return ::fstat(twin.get(), &st) == 0 &&
-           st.st_ctim.tv_sec + kNoteComesWithin < now_ns() / kSecond;
-  }
+  if (!note) return is_abandoned(twin.get());
   return twin_name(note->file) != name || state_of(tier, twin.get(), *note) == TwinState::Differs;
+}
+
+bool Twins::is_abandoned(int twin) const {
+  struct stat st {};
+  if (::fstat(twin, &st) < 0) return false;
+  const MutexLock lock(mutex_);
+  // The daemon that made it has ended, or has failed to write the note.
+  const std::int64_t made = nanoseconds_of(st.st_ctim);
+  return made < started_ || made + kNoteComesWithin < now_ns();
 }
 
 std::optional<Twins::Found> Twins::of(const Identity& file) const {
@@ -479,27 +494,43 @@ bool Twins::keep_room(Tier& tier) {
   return free < 4 * wanted;
 }
 
-void Twins::check_some(Tier& tier) {
+bool Twins::check_some(Tier& tier) {
   const auto directory = tier.twins_directory();
-  if (!directory) return;
-  std::vector<Identity> some;
+  if (!directory) return false;
+  const auto now = std::chrono::steady_clock::now();
+  // The next one that nobody is about to use.
+  const auto next = [&]() -> std::optional<Identity> {
+    const MutexLock lock(mutex_);
+    Known& known = known_[tier.index()];
+    auto at = known.files.upper_bound(known.next);
+    while (at != known.files.end() && in_use_.contains(at->second.file.id)) ++at;
+    if (at != known.files.end()) {
+      known.next = at->first;
+      return at->second.file;
+    }
+    known.next = 0;
+    known.next_check = now + kBetweenRounds;
+    known.is_checked = true;
+    return std::nullopt;
+  };
+  bool is_first = false;
   {
     const MutexLock lock(mutex_);
     Known& known = known_[tier.index()];
-    const auto now = std::chrono::steady_clock::now();
-    if (now < known.next_check) return;
-    auto at = known.files.upper_bound(known.next);
-    for (std::size_t i = 0; i < kChecksPerLook && at != known.files.end(); ++i, ++at) {
-      known.next = at->first;
-      if (!in_use_.contains(at->second.file.id)) some.push_back(at->second.file);
+    if (now < known.next_check) return false;
+    is_first = !known.is_checked;
+    known.next_check = now + (is_first ? kLookOften : kLook);
+  }
+  for (std::size_t i = 0; is_first || i < kChecksPerLook; ++i) {
+    const auto file = next();
+    if (!file) return false;
+    if (is_stale(tier, *directory, twin_name(*file))) {
+      const MutexLock lock(mutex_);
+      forgotten_.emplace_back(tier.index(), *file);
     }
-    const bool is_round_over = at == known.files.end();
-    if (is_round_over) known.next = 0;
-    known.next_check = now + (is_round_over ? kBetweenRounds : milliseconds(kLook));
+    if (is_first && std::chrono::steady_clock::now() - now > kFirstRound) break;
   }
-  for (const Identity& file : some) {
-    if (is_stale(tier, *directory, twin_name(file))) drop(tier, file);
-  }
+  return is_first;
 }
 
 void Twins::drop_forgotten() {
@@ -513,7 +544,7 @@ void Twins::drop_forgotten() {
 
 void Twins::work(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    bool is_filling = false;
+    bool looks_often = false;
     Mode mode{};
     {
       const MutexLock lock(mutex_);
@@ -526,12 +557,12 @@ void Twins::work(const std::stop_token& stop) {
         drop_all(*tier);
         continue;
       }
-      is_filling = keep_room(*tier) || is_filling;
-      check_some(*tier);
+      looks_often = keep_room(*tier) || looks_often;
+      looks_often = check_some(*tier) || looks_often;
     }
     drop_forgotten();
     const MutexLock lock(mutex_);
-    if (forgotten_.empty()) wake_.sleep(mutex_, stop, is_filling ? kLookOften : kLook);
+    if (forgotten_.empty()) wake_.sleep(mutex_, stop, looks_often ? kLookOften : kLook);
   }
 }
 

@@ -130,7 +130,8 @@ class Twins {
     std::weak_ptr<SharedFd::element_type> directory;
     std::map<std::uint64_t, Entry> files;  // by InodeId
     std::uint64_t bytes = 0;
-    std::uint64_t next = 0;  // where the next check continues: files with a larger id
+    std::uint64_t next = 0;   // where the next check continues: files with a larger id
+    bool is_checked = false;  // each of them once since the scan
     std::chrono::steady_clock::time_point next_check{};
     std::uint64_t next_ranked = 0;  // where the next choice of twins to drop begins
     std::uint64_t free_then = 0;    // free bytes at the last look
@@ -140,18 +141,22 @@ class Twins {
   std::vector<Entry> some_unused(TierIndex tier);
   void scan(Tier& tier);
   bool keep_room(Tier& tier);
-  void check_some(Tier& tier);
+  // Returns true if it should go on soon.
+  bool check_some(Tier& tier);
   void drop_forgotten();
   // Nothing: the file's tier is not there, so nobody knows.
   std::optional<TwinState> state_of(const Tier& tier, int twin, const TwinNote& note) const;
   // Whether a twin is of no use. False if that cannot be known now.
   bool is_stale(const Tier& tier, const SharedFd& directory, const std::string& name) const;
+  // Whether a twin without a note can't get one any more.
+  bool is_abandoned(int twin) const;
   void put(Tier& tier, const Entry& entry) REQUIRES(mutex_);
   void erase(Tier& tier, InodeId file) REQUIRES(mutex_);
 
   const Pool& pool_;
   mutable Mutex mutex_;
   StopCondVar wake_;
+  std::int64_t started_ GUARDED_BY(mutex_) = 0;  // when start() was called
   Mode mode_ GUARDED_BY(mutex_) = Mode::DropAll;
   bool is_keeping_ GUARDED_BY(mutex_) = false;
   Standing standing_ GUARDED_BY(mutex_);

@@ -100,6 +100,8 @@ class ControlServer::Handler {
       last = prices();
     } else if (verb == "tree") {
       last = tree(request.value("path", ""));
+    } else if (verb == "pins") {
+      last = pins();
     } else if (verb == "log-level") {
       last = log_level(request.value("level", ""));
     } else if (verb == "reload") {
@@ -485,12 +487,17 @@ class ControlServer::Handler {
   }
 
   json sums(const HeatTree::Sums& of) const {
-    json tiers = json::object();
-    for (std::size_t i = 0; i < of.tier_bytes.size(); ++i) {
-      if (of.tier_bytes[i] > 0)
-        tiers[parts_.pool[static_cast<TierIndex>(i)].name()] = of.tier_bytes[i];
+    json bytes = json::object(), files = json::object();
+    for (std::size_t i = 0; i < of.on.size(); ++i) {
+      const std::string& tier = parts_.pool[static_cast<TierIndex>(i)].name();
+      if (of.on[i].bytes > 0) bytes[tier] = of.on[i].bytes;
+      if (of.on[i].files > 0) files[tier] = of.on[i].files;
     }
-    return {{"files", of.files}, {"bytes", of.bytes}, {"heat", of.heat()}, {"tiers", tiers}};
+    return {{"files", of.files},
+            {"bytes", of.bytes},
+            {"heat", of.heat()},
+            {"tiers", bytes},
+            {"tier_files", files}};
   }
 
   json prices() const {
@@ -530,6 +537,26 @@ class ControlServer::Handler {
     }
     last["rest"] = sums(level->rest);
     return last;
+  }
+
+  json pins() {
+    const auto proposal = parts_.migration.propose(census_progress());
+    if (!proposal) return {{"error", proposal.error().text()}};
+    const auto say = [&](const std::string& path, std::string_view tier, bool is_directory) {
+      return send({{"pin", {{"path", path}, {"tier", tier}, {"directory", is_directory}}}});
+    };
+    for (const Census::Pinned& pin : proposal->census.pins()) {
+      if (!say(pin.path.empty() ? "/" : pin.path, parts_.pool[pin.tier].name(), pin.is_directory))
+        return json::object();
+    }
+    for (const std::string& path : parts_.filesystem.gpu().hbm_pins().paths()) {
+      if (!say(path, kHbmName, false)) return json::object();
+    }
+    json offline = json::array();
+    for (const auto& tier : parts_.pool) {
+      if (!tier->online()) offline.push_back(tier->name());
+    }
+    return {{"offline", offline}};
   }
 
   json reload() {

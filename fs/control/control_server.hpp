@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// ControlServer answers requests about the mount as a whole, on a Unix socket. It accepts only root
-// and the user who mounted. docs/control.md describes the protocol.
+// ControlServer answers requests about the mount as a whole, on a Unix socket. It accepts only
+// root. docs/control.md describes the protocol.
 //
 // Threads: it owns one thread that accepts connections ("sluice-control") and one per connection.
 // The functions in Parts are called from any of them.

@@ -402,8 +402,10 @@ constexpr std::array kTable{
         .kind = Kind::Count,
         .member = of<&MountOptions::crash_limit>,
         .fallback = "5",
-        .help = "crashes of the daemon within a minute that end the mount; 0: no limit",
-        .details = "Crashes of the daemon within a minute that end the mount. 0: no limit.",
+        .help = "crashes of the daemon in a row before its next start waits; 0: it never does",
+        .details = "From this crash of the daemon in a row on, the next one is started later: "
+                   "after a second, then after twice as long each time, at most a minute. A daemon "
+                   "that served for a minute ends the row. 0: it is always started at once.",
         .most = 1000000,
     },
     OptionSpec{

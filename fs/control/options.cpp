@@ -2,17 +2,13 @@
 // Reads options from the file, the environment and flags. Only this file uses toml++.
 #include "fs/control/options.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
-#include "base/unique_fd.hpp"
+#include "base/small_file.hpp"
 #include "fs/control/option_table.hpp"
 #include "fs/control/option_values.hpp"
 
@@ -226,20 +222,11 @@ Result<void> set_text(const OptionSpec& spec, const std::string& source, const s
 }  // namespace
 
 Result<std::string> read_config_file(const std::string& file) {
-  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  std::array<char, 16384> piece{};
-  ssize_t got = fd ? 1 : -1;
-  while (got > 0) {
-    got = ::read(fd.get(), piece.data(), piece.size());
-    if (got > 0) text.append(piece.data(), static_cast<std::size_t>(got));
-  }
-  if (got < 0) {
-    const int code = errno;
-    return Error{code, "read the config file",
-                 log::escaped(file) + ": can't be read: " + std::strerror(code)};
-  }
-  return text;
+  auto text = read_small_file(file);
+  if (text) return text;
+  const int code = text.error().code;
+  return Error{code, "read the config file",
+               log::escaped(file) + ": can't be read: " + std::strerror(code)};
 }
 
 Result<void> apply_config_file(const std::string& file, MountOptions& options) {

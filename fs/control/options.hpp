@@ -103,7 +103,7 @@ struct MountOptions {
   // The group `debug`: for comparisons and measurements.
   bool passthrough = true;
   bool keeper = true;             // a process of its own that survives crashes of the daemon
-  std::uint64_t crash_limit = 5;  // within a minute; the keeper then gives up
+  std::uint64_t crash_limit = 5;  // in a row; the keeper then waits before the next start
   std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
   std::uint64_t gpu_max_concurrent_ops = 32;                   // requests in progress at once
   std::uint64_t gpu_chunk = 4 << 20;                           // one piece of a large request
@@ -171,9 +171,10 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options);
 // and need not be accessible to this user.
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
-// Checks that the last tier, which is to be added to a running mount, is a directory apart from the
-// others.
-Result<void> check_new_tier(const MountOptions& options);
+// Checks that the tier `name`, which a running mount shall get at `mount`, is apart from the other
+// tiers and from the mount: not inside, and does not contain them.
+Result<void> check_new_tier(const MountOptions& options, const std::string& name,
+                            const std::string& mount);
 
 // The allowed word that is closest to `word`, if one is close enough.
 std::optional<std::string_view> closest_word(std::string_view word,

@@ -13,12 +13,16 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "base/http_server.hpp"
 #include "base/log.hpp"
+#include "base/mount_lines.hpp"
+#include "base/nesting.hpp"
 #include "base/path.hpp"
+#include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "fs/control/option_table.hpp"
 #include "fs/control/option_values.hpp"
@@ -135,39 +139,94 @@ Result<void> sort_mount_options(std::string& words) {
   return {};
 }
 
-std::optional<std::pair<dev_t, ino_t>> file_id(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) < 0) return std::nullopt;
-  return std::pair(status.st_dev, status.st_ino);
-}
-
-enum class Relation { Apart, Same, Inside };
-
-// Compares resolved paths, and identities too, because a bind mount gives a directory another path.
-Relation relation(const std::string& inner, const std::string& outer) {
-  if (real_path(inner) == real_path(outer)) return Relation::Same;
-  const auto outer_id = file_id(outer);
-  if (outer_id && file_id(inner) == outer_id) return Relation::Same;
-  if (is_inside(outer, inner)) return Relation::Inside;
-  if (!outer_id) return Relation::Apart;
-  for (std::string path = real_path(inner); path != "/";) {
-    path = parent_path(path);
-    if (file_id(path) == outer_id) return Relation::Inside;
-  }
-  return Relation::Apart;
-}
-
 Error unusable(int code, std::string text) { return {code, "check the machine", std::move(text)}; }
 
 Result<void> check_apart(const std::string& inner_who, const std::string& inner,
                          const std::string& outer_who, const std::string& outer,
                          std::string_view advice) {
-  const Relation how = relation(inner, outer);
-  if (how == Relation::Apart) return {};
+  const Nesting how = nesting(inner, outer);
+  if (how == Nesting::Apart) return {};
   return unusable(EINVAL,
                   inner_who + ": " + log::escaped(inner) +
-                      (how == Relation::Same ? " is the same directory as " : " is inside ") +
+                      (how == Nesting::Same ? " is the same directory as " : " is inside ") +
                       outer_who + " (" + log::escaped(outer) + "); " + std::string(advice));
+}
+
+using DeviceNumber = std::pair<unsigned, unsigned>;  // major and minor
+
+// Asks no daemon: this one may be about to.
+std::optional<DeviceNumber> device_of(int directory, const char* path) {
+  struct statx st {};
+  constexpr int kHow = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  if (::statx(directory, path, kHow, STATX_INO, &st) < 0) return std::nullopt;
+  return DeviceNumber{st.stx_dev_major, st.stx_dev_minor};
+}
+
+// The files and directories that the filesystem is stored in: the image of a loop device, the
+// layers of an overlay. None for a disk.
+std::vector<std::string> stored_in(const DeviceNumber& device,
+                                   const std::vector<MountLine>& lines) {
+  std::vector<std::string> out;
+  const std::string block =
+      "/sys/dev/block/" + std::to_string(device.first) + ":" + std::to_string(device.second);
+  for (const char* where : {"/loop/backing_file", "/../loop/backing_file"}) {  // a partition of it
+    std::ifstream in(block + where);
+    std::string path;
+    if (std::getline(in, path)) out.push_back(std::move(path));
+  }
+  for (const MountLine& line : lines) {
+    if (line.type != "overlay" || DeviceNumber(line.major, line.minor) != device) continue;
+    for (const auto word : split(line.options, ',')) {
+      for (const std::string_view key : {"lowerdir=", "lowerdir+=", "upperdir="}) {
+        if (!word.starts_with(key)) continue;
+        for (const auto layer : split(word.substr(key.size()), ':')) out.emplace_back(layer);
+      }
+    }
+  }
+  return out;
+}
+
+// The device, and those of what it is stored in, also of an image inside another one.
+std::vector<DeviceNumber> devices_below(const DeviceNumber& device,
+                                        const std::vector<MountLine>& lines) {
+  std::vector<DeviceNumber> out{device};
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (const std::string& path : stored_in(out[i], lines)) {
+      const auto below = device_of(AT_FDCWD, path.c_str());
+      if (below && std::find(out.begin(), out.end(), *below) == out.end()) out.push_back(*below);
+    }
+  }
+  return out;
+}
+
+// A daemon that uses a directory of its own mount as a tier waits for itself. One that uses another
+// pool's mount may wait for itself, too, if that one has a tier in this one. `mount` is the pool's
+// own, while it is mounted.
+Result<void> check_outside_mounts(const TierOptions& tier, const std::string& mount) {
+  const std::string who = "tier " + tier.name + ": " + log::escaped(tier.path);
+  constexpr std::string_view kDisk = "; give a directory on a disk, outside of the mount";
+  const UniqueFd directory(::open(tier.path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const auto device = directory ? device_of(directory.get(), "") : std::nullopt;
+  if (!device) return {};
+  const auto lines = mount_lines();
+  const auto own = mount.empty() ? std::nullopt : device_of(AT_FDCWD, mount.c_str());
+  const auto below = devices_below(*device, lines);
+  for (const MountLine& line : lines) {
+    if (line.type != "fuse.sluice") continue;
+    const DeviceNumber served{line.major, line.minor};
+    const bool is_own = served == own;
+    const std::string whose =
+        (is_own ? "the mount itself (" : "a mount of Sluice (") + log::escaped(line.point) + ")";
+    const auto found = std::find(below.begin(), below.end(), served);
+    if (found != below.end()) {
+      const std::string how =
+          found == below.begin() ? " is inside " : " is on a disk image or an overlay inside ";
+      return unusable(ELOOP, who + how + whose + std::string(kDisk));
+    }
+    if (is_own && nesting(line.point, tier.path) != Nesting::Apart)
+      return unusable(ELOOP, who + " contains " + whose + std::string(kDisk));
+  }
+  return {};
 }
 
 Result<void> check_mountpoint(const std::string& path, Directories directories) {
@@ -306,9 +365,11 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options) {
   return out;
 }
 
-Result<void> check_new_tier(const MountOptions& options) {
-  const TierOptions& tier = options.tiers.back();
+Result<void> check_new_tier(const MountOptions& options, const std::string& name,
+                            const std::string& mount) {
+  const TierOptions& tier = options.tiers[tier_named(options.tiers, name)];
   const std::string who = "tier " + tier.name;
+  SLUICE_TRY(check_outside_mounts(tier, mount));
   constexpr std::string_view kOwn = "give each tier a directory of its own";
   for (const TierOptions& other : options.tiers) {
     if (&other == &tier) continue;
@@ -326,6 +387,7 @@ Result<void> check_tiers(const MountOptions& options, Directories directories) {
     const TierOptions& tier = options.tiers[i];
     const std::string who = "tier " + tier.name;
     SLUICE_TRY(check_tier(tier, options.degraded, directories));
+    SLUICE_TRY(check_outside_mounts(tier, ""));
     constexpr std::string_view kMove = "choose a mount point outside the tiers";
     if (has_mountpoint) {
       SLUICE_TRY(check_apart(who, tier.path, "the mount point", options.mountpoint, kMove));

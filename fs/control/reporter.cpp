@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/disk_counters.hpp"
 #include "fs/control/metrics.hpp"
 #include "gpu/hbm.hpp"
 #include "gpu/warmer.hpp"
-#include "tiering/disk_counters.hpp"
 #include "tiering/tier_state.hpp"
 #include "tiering/twins.hpp"
 #include "tiering/worth.hpp"
@@ -245,6 +245,8 @@ json Reporter::limits() const {
   all.push_back({"files pinned to GPU memory", "user", pins.most_of_user, HbmPins::kMostPinsOfUser,
                  "EDQUOT"});
   all.push_back({"files pinned to GPU memory", "all", pins.all, HbmPins::kMostPins, "ENOSPC"});
+  all.push_back({"budgets", "user", parts_.filesystem.budgets().most_of_user(),
+                 Budgets::kMostOfUser, "EDQUOT"});
   json out = json::array();
   for (const LimitUse& each : all) {
     out.push_back({{"what", each.what},
@@ -277,6 +279,7 @@ json Reporter::status() const {
   const KeeperLink* const keeper = parts_.keeper;
   out["keeper"] = keeper != nullptr ? keeper->keeper() : 0;
   out["restarts"] = keeper != nullptr ? keeper->restarts() : 0;
+  out["restart_reason"] = keeper != nullptr ? keeper->start_reason() : "";
   out["restart_failure"] = keeper != nullptr ? keeper->restart_failure() : "";
   if (const auto pause = parts_.session.handover_pause()) out["handover_ms"] = pause->count();
   out["state"] = parts_.state;

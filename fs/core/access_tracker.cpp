@@ -15,6 +15,7 @@ namespace sluice {
 
 namespace {
 constexpr std::size_t kBurst = 10'000;
+constexpr std::size_t kMostOpened = 1024;
 constexpr std::uint32_t kStillOpen = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint32_t kAfterMaking = 2;  // seconds
 }  // namespace
@@ -57,8 +58,22 @@ void AccessTracker::note_open(const InodePtr& inode, pid_t opener) {
       inode->accesses.last_opener.exchange(opener, std::memory_order_relaxed) == opener;
   if (belongs_to_making(inode, again) || !scans_.counts(opener, again)) return;
   if (inode->accesses.new_opens.fetch_add(1) > 0) return;
-  MutexLock lock(opened_mutex_);
-  opened_.push_back(inode);
+  std::vector<InodePtr> many;
+  {
+    MutexLock lock(opened_mutex_);
+    opened_.push_back(inode);
+    if (opened_.size() >= kMostOpened) many.swap(opened_);
+  }
+  pass_on(many);
+}
+
+// What was counted of a file that is gone has no meaning.
+void AccessTracker::pass_on(const std::vector<InodePtr>& opened) {
+  for (const InodePtr& inode : opened) {
+    const std::uint32_t opens = inode->accesses.new_opens.exchange(0);
+    if (!inode->is_gone) record(inode->id(), {.opens = opens});
+  }
+  passed_on_.fetch_add(opened.size(), std::memory_order_relaxed);
 }
 
 void AccessTracker::record(InodeId file, const Access& access) {
@@ -132,14 +147,12 @@ Result<void> AccessTracker::flush() {
     MutexLock lock(opened_mutex_);
     opened.swap(opened_);
   }
-  for (const InodePtr& inode : opened) {
-    record(inode->id(), {.opens = inode->accesses.new_opens.exchange(0)});
-  }
+  pass_on(opened);
   const auto flushed = heat_.flush();
   offer_hot_files();
   // After a burst of many opens, the C library would keep the memory for the next one, which may
   // never come.
-  if (opened.size() > kBurst) ::malloc_trim(0);
+  if (passed_on_.exchange(0) > kBurst) ::malloc_trim(0);
   return flushed;
 }
 
@@ -206,7 +219,7 @@ void AccessTracker::tick() {
     sampler_ = *std::move(created);
   }
   std::vector<std::pair<InodeId, SharedFd>> open;
-  table_.for_each([&](Inode& inode) {
+  table_.for_each_awake([&](Inode& inode) {
     Inode::Locked state(inode);
     if (state->open && state->open->passthrough && state->open->reader)
       open.emplace_back(inode.id(), state->open->reader);

@@ -84,6 +84,7 @@ class AccessTracker {
   void record(InodeId file, const Access& access);
   void record_trace(const InodePtr& inode);
   void offer_hot_files();
+  void pass_on(const std::vector<InodePtr>& opened);
 
   InodeTable& table_;
   DirectoryTree& tree_;
@@ -96,7 +97,10 @@ class AccessTracker {
   std::chrono::steady_clock::time_point next_sample_{};
   std::atomic<std::uint64_t> opens_{0};  // a statistic
   Mutex opened_mutex_;
-  std::vector<InodePtr> opened_ GUARDED_BY(opened_mutex_);  // inodes with new_opens
+  // Inodes with new_opens. They are passed on when there are many, because the kernel may have
+  // forgotten them, and the files may be gone.
+  std::vector<InodePtr> opened_ GUARDED_BY(opened_mutex_);
+  std::atomic<std::size_t> passed_on_{0};  // inodes since the last flush(); a hint
   std::atomic<bool> tracing_{false};
   Mutex trace_mutex_;
   std::vector<TracedAccess> traced_ GUARDED_BY(trace_mutex_);

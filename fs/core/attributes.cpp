@@ -59,6 +59,8 @@ Result<void> drop_setgid(int fd, const Caller& caller) {
 Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
   // Owner before mode: a change of owner clears setuid bits that the same call may set.
   if (change.uid || change.gid) {
+    // The new owner or group has a quota, too. It may be a group that only the caller is in.
+    const CallersRoom room(Fsuid::Own);
     const uid_t uid = change.uid.value_or(static_cast<uid_t>(-1));
     const gid_t gid = change.gid.value_or(static_cast<gid_t>(-1));
     if (::fchownat(fd->get(), "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
@@ -94,6 +96,7 @@ Result<struct stat> Attributes::stat_of(const InodePtr& inode) {
 }
 
 Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
+  parts_.times.load(*inode);
   struct stat st {};
   for (;;) {
     const std::uint64_t switches = parts_.names.switches();
@@ -120,8 +123,8 @@ Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
 }
 
 Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
+  parts_.times.load(*inode);
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(inode));
-  if (copies.reachable.size() > 1) parts_.times.load(*inode);
   const auto changes = [&] {
     Inode::Locked state(*inode);
     return state->times ? state->times->changes : 0;
@@ -154,7 +157,8 @@ Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
 
 struct stat Attributes::stat_of(const InodePtr& inode, const Located& found,
                                 std::uint64_t switches) {
-  if (found.carries_identity && !inode->is_directory()) parts_.times.load(*inode);
+  const bool may_have_moved = found.carries_identity || inode->is_directory();
+  if (may_have_moved) parts_.times.load(*inode);
   struct stat st = found.st;
   st.st_ino = to_number(inode->id());
   {
@@ -164,6 +168,7 @@ struct stat Attributes::stat_of(const InodePtr& inode, const Located& found,
     const bool moves = state->may_be_in_two_places() || parts_.names.switches() != switches;
     const bool merges = inode->is_directory() && (state->copies.size() > 1 || state->times);
     if (is_there && !moves && !merges) {
+      if (!may_have_moved) state->times_known = true;
       parts_.times.show(*state, found.tier, st);
       return st;
     }
@@ -239,7 +244,10 @@ Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change
   const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   if (change.size) {
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
-    if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
+    {
+      const CallersRoom room;
+      if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
+    }
     parts_.budgets.written(file);
     Inode::Locked state(*file);
     if (!state->open || state->open->passthrough) state->pages.stale = true;
@@ -292,6 +300,7 @@ Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::
     const ProcPath path(fd->get());
     // If the request is repeated and finds the xattr, the first attempt has set it.
     if ((flags & XATTR_CREATE) && !has_xattr(path, name)) remember_beginning();
+    const CallersRoom room;
     if (::setxattr(path.c_str(), name, value.data(), value.size(), flags) < 0 &&
         !(errno == EEXIST && remembered(Fact::Began))) {
       return Error::last("setxattr");
@@ -378,6 +387,7 @@ Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) 
   // Long enough for either structure, whatever length the kernel sends.
   data.resize(std::max(data.size(), sizeof(fsxattr)));
   const auto call = [&](const SharedFd& fd) -> Result<void> {
+    const CallersRoom room;  // the new project has a quota, too
     if (::ioctl(fd->get(), command, data.data()) < 0) return Error::last("inode flags");
     return {};
   };

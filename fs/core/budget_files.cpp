@@ -4,20 +4,52 @@
 #include <algorithm>
 
 namespace sluice {
-namespace {
 
-bool is_below(const std::string& path, const std::string& directory) {
-  return path.starts_with(directory) &&
-         (path.size() == directory.size() || path[directory.size()] == '/');
+std::uint32_t BudgetFiles::child(std::uint32_t parent, const std::string& name) const {
+  const auto found = by_name_.find({parent, name});
+  return found == by_name_.end() ? kNone : found->second;
 }
 
-}  // namespace
+std::uint32_t BudgetFiles::find_directory(Below path) const {
+  std::uint32_t at = 0;
+  for (auto name = path.rbegin(); name != path.rend() && at != kNone; ++name) at = child(at, *name);
+  return at;
+}
 
-std::uint32_t BudgetFiles::number_of(const std::string& directory) {
-  const auto next = static_cast<std::uint32_t>(directories_.size());
-  const auto [number, is_new] = numbers_.emplace(directory, next);
-  if (is_new) directories_.push_back(directory);
-  return number->second;
+std::uint32_t BudgetFiles::number_of(Below path) {
+  std::uint32_t at = 0;
+  for (auto name = path.rbegin(); name != path.rend(); ++name) {
+    const auto [entry, is_new] = by_name_.try_emplace({at, *name}, kNone);
+    if (is_new) {
+      ++directories_[at].holds;
+      if (unused_.empty()) {
+        entry->second = static_cast<std::uint32_t>(directories_.size());
+        directories_.emplace_back();
+      } else {
+        entry->second = unused_.back();
+        unused_.pop_back();
+      }
+      directories_[entry->second].key = &entry->first;
+    }
+    at = entry->second;
+  }
+  return at;
+}
+
+// Forgets one thing that the directory holds, and the directory if that was the last.
+void BudgetFiles::release(std::uint32_t directory) {
+  while (--directories_[directory].holds == 0 && directory != 0) {
+    const std::uint32_t parent = directories_[directory].key->first;
+    by_name_.erase(*directories_[directory].key);
+    directories_[directory].key = nullptr;
+    unused_.push_back(directory);
+    directory = parent;
+  }
+  if (by_name_.empty()) {
+    directories_.resize(1);
+    directories_.shrink_to_fit();
+    unused_ = {};
+  }
 }
 
 BudgetFiles::File* BudgetFiles::find(InodeId id) {
@@ -25,9 +57,10 @@ BudgetFiles::File* BudgetFiles::find(InodeId id) {
   return file == files_.end() ? nullptr : &file->second;
 }
 
-BudgetFiles::File& BudgetFiles::add_name(InodeId id, const std::string& directory,
-                                         const std::string& name, std::int64_t now) {
+BudgetFiles::File& BudgetFiles::add_name(InodeId id, Below directory, const std::string& name,
+                                         std::int64_t now) {
   const Name as{number_of(directory), name};
+  ++directories_[as.directory].holds;
   const auto [at, is_new] = files_.try_emplace(id);
   File& file = at->second;
   if (is_new) {
@@ -39,18 +72,24 @@ BudgetFiles::File& BudgetFiles::add_name(InodeId id, const std::string& director
   const auto is_same = [&](const Name& other) {
     return other.directory == as.directory && other.text == as.text;
   };
-  if (is_same(file.name)) return file;
-  auto& more = more_names_[id];
-  if (std::none_of(more.begin(), more.end(), is_same)) more.push_back(as);
+  const auto more = more_names_.find(id);
+  const bool is_known =
+      is_same(file.name) ||
+      (more != more_names_.end() && std::any_of(more->second.begin(), more->second.end(), is_same));
+  if (is_known) {
+    release(as.directory);
+  } else {
+    more_names_[id].push_back(as);
+  }
   return file;
 }
 
-void BudgetFiles::remove_name(InodeId id, const std::string& directory, const std::string& name) {
+void BudgetFiles::remove_name(InodeId id, Below directory, const std::string& name) {
   File* const file = find(id);
-  const auto number = numbers_.find(directory);
-  if (file == nullptr || number == numbers_.end()) return;
+  const std::uint32_t number = find_directory(directory);
+  if (file == nullptr || number == kNone) return;
   const auto is_it = [&](const Name& each) {
-    return each.directory == number->second && each.text == name;
+    return each.directory == number && each.text == name;
   };
   const auto more = more_names_.find(id);
   if (more == more_names_.end()) {
@@ -61,18 +100,25 @@ void BudgetFiles::remove_name(InodeId id, const std::string& directory, const st
   if (is_it(file->name)) {
     file->name = names.back();
     names.pop_back();
-  } else {
-    std::erase_if(names, is_it);
+  } else if (std::erase_if(names, is_it) == 0) {
+    return;
   }
   if (names.empty()) more_names_.erase(more);
+  release(number);
 }
 
 void BudgetFiles::erase(InodeId id) {
   const auto file = files_.find(id);
   if (file == files_.end()) return;
   used_ -= file->second.bytes;
+  const std::uint32_t directory = file->second.name.directory;
   files_.erase(file);
-  more_names_.erase(id);
+  release(directory);
+  const auto more = more_names_.find(id);
+  if (more == more_names_.end()) return;
+  const auto names = std::move(more->second);
+  more_names_.erase(more);
+  for (const Name& name : names) release(name.directory);
 }
 
 void BudgetFiles::set_bytes(File& file, std::uint64_t bytes) {
@@ -80,52 +126,65 @@ void BudgetFiles::set_bytes(File& file, std::uint64_t bytes) {
   file.bytes = bytes;
 }
 
-std::vector<bool> BudgetFiles::those_below(const std::string& path) const {
+std::vector<bool> BudgetFiles::those_below(std::uint32_t top) const {
   std::vector<bool> out(directories_.size());
-  for (std::size_t i = 0; i < directories_.size(); ++i) out[i] = is_below(directories_[i], path);
+  std::vector<std::uint32_t> rest{top};
+  while (!rest.empty()) {
+    const std::uint32_t at = rest.back();
+    rest.pop_back();
+    out[at] = true;
+    for (auto each = by_name_.lower_bound({at, ""});
+         each != by_name_.end() && each->first.first == at; ++each)
+      rest.push_back(each->second);
+  }
   return out;
 }
 
-void BudgetFiles::directory_renamed(const std::string& from, const std::string& to) {
-  // An empty directory that is replaced has no files here, so its number is free.
-  const auto moved = those_below(from);
-  for (std::uint32_t i = 0; i < moved.size(); ++i) {
-    if (!moved[i]) continue;
-    if (const auto old = numbers_.find(directories_[i]); old != numbers_.end() && old->second == i)
-      numbers_.erase(old);
+void BudgetFiles::directory_renamed(Below from, Below to) {
+  const std::uint32_t moved = find_directory(from);
+  if (moved == kNone || from.empty() || to.empty()) return;  // there is no file below it
+  // An empty directory that is replaced has no files, unless they were removed past the mount.
+  directory_left(to);
+  if (find_directory(from) != moved) return;
+  // No directory can be moved into itself, but what is known here may be out of date.
+  for (std::size_t i = 0; i <= to.size(); ++i) {
+    if (find_directory(to.subspan(i)) == moved) return directory_left(from);
   }
-  for (std::uint32_t i = 0; i < moved.size(); ++i) {
-    if (!moved[i]) continue;
-    directories_[i].replace(0, from.size(), to);
-    numbers_[directories_[i]] = i;
-  }
+  const std::uint32_t old_parent = directories_[moved].key->first;
+  const std::uint32_t new_parent = number_of(to.subspan(1));
+  ++directories_[new_parent].holds;
+  by_name_.erase(*directories_[moved].key);
+  directories_[moved].key = &by_name_.try_emplace({new_parent, to[0]}, moved).first->first;
+  release(old_parent);
 }
 
-void BudgetFiles::directory_left(const std::string& path) {
-  const auto left = those_below(path);
+void BudgetFiles::directory_left(Below path) {
+  const std::uint32_t top = find_directory(path);
+  if (top == kNone) return;
+  const auto left = those_below(top);
   const auto has_left = [&](const Name& name) { return left[name.directory]; };
-  std::vector<InodeId> gone;
-  for (auto& [id, file] : files_) {
-    const auto more = more_names_.find(id);
-    if (more != more_names_.end()) {
-      auto& names = more->second;
-      std::erase_if(names, has_left);
-      if (has_left(file.name) && !names.empty()) {
-        file.name = std::move(names.back());
-        names.pop_back();
-      }
-      if (names.empty()) more_names_.erase(more);
-    }
-    if (has_left(file.name)) gone.push_back(id);
+  std::vector<std::pair<InodeId, Name>> gone;
+  for (const auto& [id, file] : files_) {
+    if (has_left(file.name)) gone.emplace_back(id, file.name);
   }
-  for (const InodeId id : gone) erase(id);
+  for (const auto& [id, names] : more_names_) {
+    for (const Name& name : names) {
+      if (has_left(name)) gone.emplace_back(id, name);
+    }
+  }
+  for (const auto& [id, name] : gone) remove_name(id, path_of(name.directory), name.text);
 }
 
-std::vector<std::pair<std::string, std::string>> BudgetFiles::names(InodeId id) const {
-  std::vector<std::pair<std::string, std::string>> out;
-  const auto put = [&](const Name& name) {
-    out.emplace_back(directories_[name.directory], name.text);
-  };
+std::vector<std::string> BudgetFiles::path_of(std::uint32_t directory) const {
+  std::vector<std::string> out;
+  for (; directory != 0; directory = directories_[directory].key->first)
+    out.push_back(directories_[directory].key->second);
+  return out;
+}
+
+std::vector<BudgetFiles::Place> BudgetFiles::names(InodeId id) const {
+  std::vector<Place> out;
+  const auto put = [&](const Name& name) { out.push_back({path_of(name.directory), name.text}); };
   if (const File* const file = find(id)) put(file->name);
   if (const auto more = more_names_.find(id); more != more_names_.end())
     std::for_each(more->second.begin(), more->second.end(), put);
@@ -134,7 +193,11 @@ std::vector<std::pair<std::string, std::string>> BudgetFiles::names(InodeId id) 
 
 std::vector<std::string> BudgetFiles::paths(InodeId id) const {
   std::vector<std::string> out;
-  for (const auto& [directory, text] : names(id)) out.push_back(directory + "/" + text);
+  for (const auto& [directory, text] : names(id)) {
+    std::string path;
+    for (auto each = directory.rbegin(); each != directory.rend(); ++each) path += "/" + *each;
+    out.push_back(path + "/" + text);
+  }
   return out;
 }
 

@@ -87,39 +87,46 @@ void BudgetKeeper::keep(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     parts_.budgets.wait_for_work(stop, is_busy ? kBusyPause : kIdlePause);
     is_busy = parts_.budgets.poll();
+    bool has_deleted = false;
     for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
       if (stop.stop_requested()) return;
-      trim(stop, *tree);
+      has_deleted = trim(stop, *tree) || has_deleted;
     }
+    const bool somebody_waits = parts_.budgets.answer_waiting();
+    is_busy = is_busy || somebody_waits;
+    if (somebody_waits && has_deleted) parts_.budgets.wake();  // there may be more to delete
   }
 }
 
-void BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
+bool BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
   // Files that turn out to be in use are spared, and others are chosen.
   constexpr int kMostRounds = 8;
+  bool has_deleted = false;
   for (int round = 0; round < kMostRounds; ++round) {
     const auto victims = parts_.budgets.choose(tree);
-    if (victims.empty()) return;
+    if (victims.empty()) return has_deleted;
     const Place place = parts_.budgets.place(tree);
     // What was noted may be old, and a mistake cannot be undone.
     if (budget_now(place.directory) != place.budget) {
       parts_.budgets.changed(place.directory);
-      return;
+      return has_deleted;
     }
     bool is_spared = false;
     for (const Budgets::Victim& victim : victims) {
       // A rule may be corrected while its files vanish.
-      if (stop.stop_requested() || budget_now(place.directory) != place.budget) return;
-      const auto removed = remove(place, victim);
+      if (stop.stop_requested() || budget_now(place.directory) != place.budget) return has_deleted;
+      std::vector<InodePtr> parents;
+      const auto removed = remove(place, victim, parents);
       if (removed) {
-        parts_.budgets.deleted(tree, victim);
+        parts_.budgets.deleted(tree, victim, parents);
+        has_deleted = true;
         continue;
       }
       is_spared = true;
       const int code = removed.error().code;
       if (code == ESTALE || code == ENOENT) {
         parts_.budgets.spare(tree, victim.id, Budgets::Spare::ForNow);
-        if (parts_.budgets.suspect(tree, victim)) return;
+        if (parts_.budgets.suspect(tree, victim)) return has_deleted;
         continue;
       }
       parts_.budgets.spare(tree, victim.id,
@@ -128,13 +135,15 @@ void BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
         log::get().warn("cannot delete a file of a directory with a budget: path={} why={}",
                         log::escaped(place.path + victim.names[0]), removed.error().text());
     }
-    if (!is_spared) return;
+    if (!is_spared) return has_deleted;
   }
+  return has_deleted;
 }
 
-Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& victim) {
+Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& victim,
+                                  std::vector<InodePtr>& parents) {
   std::vector<InodeId> references;
-  const auto removed = remove_named(place, victim, references);
+  const auto removed = remove_named(place, victim, references, parents);
   give_back(references);
   if (!removed) return removed;
   const std::vector<InodeId> gone{victim.id};
@@ -162,7 +171,8 @@ Result<void> BudgetKeeper::check_pins(const InodePtr& directory, const InodePtr&
 }
 
 Result<void> BudgetKeeper::remove_named(const Place& place, const Budgets::Victim& victim,
-                                        std::vector<InodeId>& references) {
+                                        std::vector<InodeId>& references,
+                                        std::vector<InodePtr>& parents) {
   std::vector<Names::Place> names;
   InodePtr file;
   for (const std::string& below : victim.names) {
@@ -175,6 +185,7 @@ Result<void> BudgetKeeper::remove_named(const Place& place, const Budgets::Victi
     if (known.inode->id() != victim.id) return Error(ESTALE, "the name is that of another file");
     file = known.inode;
     names.push_back({parent, name_of(path)});
+    parents.push_back(parent);
   }
   Doomed doomed = SLUICE_TRY(Doomed::mark(file));
   for (const Names::Place& name : names) SLUICE_TRY(check_pins(place.directory, file, name.parent));
@@ -271,12 +282,8 @@ void BudgetKeeper::list_trees(const std::stop_token& stop) {
   for (const InodePtr& directory : parts_.budgets.found_by_users()) look_at(directory);
   for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
     if (stop.stop_requested()) return;
-    const Place place = parts_.budgets.place(*tree);
-    if (place.is_gone) {
-      give_back(parts_.budgets.drop_tree(place.directory->id()));
-      continue;
-    }
     if (!parts_.budgets.begin_listing(*tree)) continue;
+    const Place place = parts_.budgets.place(*tree);
     const auto listed = list_tree(parts_.pool, place.path, go_on);
     if (listed && !place.path.empty()) {
       parts_.budgets.install(*tree, *listed);
@@ -328,8 +335,13 @@ InodePtr BudgetKeeper::put(const std::string& path) {
 
 // Reads the budget of a directory that may have got or lost one.
 void BudgetKeeper::look_at(const InodePtr& directory) {
-  if (!parts_.descriptors.any(directory)) return;  // its tier is offline
-  if (budget_now(directory)) {
+  bool is_gone = false;
+  {
+    Inode::Locked state(*directory);
+    is_gone = state->directory.removed;
+  }
+  if (!is_gone && !parts_.descriptors.any(directory)) return;  // its tier is offline
+  if (!is_gone && budget_now(directory)) {
     put(parts_.tree.path_of(directory));
   } else {
     give_back(parts_.budgets.drop_tree(directory->id()));

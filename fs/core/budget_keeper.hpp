@@ -9,7 +9,7 @@
 //
 // Threads: it owns three. "sluice-budget" deletes and never waits for a user. "sluice-list" reads
 // directories. "sluice-tell" tells the kernel, which makes it wait for users who change the same
-// directory, and those may wait for room.
+// directory.
 #pragma once
 
 #include <deque>
@@ -56,12 +56,15 @@ class BudgetKeeper {
   };
 
   void keep(const std::stop_token& stop);
-  void trim(const std::stop_token& stop, Budgets::Tree& tree);
+  // True if it has deleted something.
+  bool trim(const std::stop_token& stop, Budgets::Tree& tree);
   // EBUSY: the file must stay for now. ESTALE: it is not where it was. Otherwise it stays until the
   // tree is listed again.
-  Result<void> remove(const Place& place, const Budgets::Victim& victim);
+  // `parents` are the directories of the names that were removed.
+  Result<void> remove(const Place& place, const Budgets::Victim& victim,
+                      std::vector<InodePtr>& parents);
   Result<void> remove_named(const Place& place, const Budgets::Victim& victim,
-                            std::vector<InodeId>& references);
+                            std::vector<InodeId>& references, std::vector<InodePtr>& parents);
   Result<void> check_pins(const InodePtr& directory, const InodePtr& file, const InodePtr& parent);
   Receipt receipt_for(const Place& place, const Budgets::Victim& victim, TierIndex tier) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A tree with a budget, as Budgets sees it; included only by the sources of Budgets. Its
-// mutex_ guards all of it.
+// A tree with a budget, as Budgets sees it; included only by the sources of Budgets. Each has a
+// lock of its own: to choose what goes takes long in a large tree, and others must not wait for
+// that.
 #pragma once
 
 #include <chrono>
@@ -14,34 +15,57 @@
 namespace sluice {
 
 struct Budgets::Tree {
-  InodePtr directory;
-  std::vector<InodeId> references;  // keep the directory, and those above it, in memory
-  Budget budget;
-  BudgetFiles files;
-  std::map<InodeId, std::chrono::steady_clock::time_point>
-      growing;                // open for writing, and when it last grew
-  std::uint64_t largest = 0;  // bytes of the largest file that was written of late
-  unsigned admitted = 0;      // new files that are not in `growing` yet
+  using Time = std::chrono::steady_clock::time_point;
 
-  bool is_known = false;    // it was listed
-  bool must_list = true;    // something is missing in `files`
-  bool is_suspect = false;  // `used` may be too high: nothing is deleted until it was listed again
+  Mutex mutex;
+  InodePtr directory GUARDED_BY(mutex);
+  // These keep the directory, and those above it, in memory.
+  std::vector<InodeId> references GUARDED_BY(mutex);
+  Budget budget GUARDED_BY(mutex);
+  BudgetFiles files GUARDED_BY(mutex);
+  // Files that are open for writing, and when each last grew.
+  std::map<InodeId, Time> growing GUARDED_BY(mutex);
+  // New files that found no room, and since when they want it.
+  std::map<InodeId, Time> owing GUARDED_BY(mutex);
+  // Bytes of the largest file that was written of late.
+  std::uint64_t largest GUARDED_BY(mutex) = 0;
+  unsigned admitted GUARDED_BY(mutex) = 0;  // new files that are not in `growing` yet
+
+  bool is_known GUARDED_BY(mutex) = false;  // it was listed
+  bool must_list GUARDED_BY(mutex) = true;  // something is missing in `files`
+  // `used` may be too high: nothing is deleted until it was listed again.
+  bool is_suspect GUARDED_BY(mutex) = false;
   // While it is listed: what users changed.
-  bool is_listing = false;
-  std::unordered_set<InodeId> touched;
+  bool is_listing GUARDED_BY(mutex) = false;
+  std::unordered_set<InodeId> touched GUARDED_BY(mutex);
   struct DirectoryChange {
-    std::string from, to;  // `to` is empty if it has left the tree
+    std::vector<std::string> from, to;  // as in BudgetFiles::Below; `to` is empty if it has left
   };
-  std::vector<DirectoryChange> directory_changes;
-  std::chrono::steady_clock::time_point listing_began{}, soonest_listing{}, next_listing{};
+  std::vector<DirectoryChange> directory_changes GUARDED_BY(mutex);
+  std::size_t noted_bytes GUARDED_BY(mutex) = 0;     // of directory_changes
+  bool is_listed_in_vain GUARDED_BY(mutex) = false;  // more was changed than is noted
+  Time listing_began GUARDED_BY(mutex){}, soonest_listing GUARDED_BY(mutex){},
+      next_listing GUARDED_BY(mutex){}, next_choice GUARDED_BY(mutex){};
 
-  unsigned waiting = 0;     // new files that wait for room
-  std::uint64_t stuck = 0;  // how often nothing could be deleted
-  bool is_stuck = false;
-  std::uint64_t deleted = 0, deleted_bytes = 0;
+  bool is_stuck GUARDED_BY(mutex) = false;  // nothing could be deleted when it was last tried
+  std::uint64_t deleted GUARDED_BY(mutex) = 0, deleted_bytes GUARDED_BY(mutex) = 0;
+
+  std::uint64_t expected_size() const REQUIRES(mutex);
+  std::uint64_t expected_growth() const REQUIRES(mutex);
+  bool has_room() const REQUIRES(mutex);
+  bool is_full() const REQUIRES(mutex) { return is_stuck && files.used() >= budget.bytes; }
+  std::size_t wanting() const REQUIRES(mutex);  // how many of `owing` still want room
+  void put_growing(InodeId id) REQUIRES(mutex);
+  void erase(InodeId id) REQUIRES(mutex);
+  // A file that the tree no longer has does not grow.
+  void erase_gone() REQUIRES(mutex);
+  // Notes for install() what a user changes while the tree is listed.
+  void note(InodeId id) REQUIRES(mutex);
+  void note(DirectoryChange change) REQUIRES(mutex);
+  void begin_notes() REQUIRES(mutex);
 };
 
-inline void apply(BudgetFiles& files, const std::string& from, const std::string& to) {
+inline void apply(BudgetFiles& files, BudgetFiles::Below from, BudgetFiles::Below to) {
   to.empty() ? files.directory_left(from) : files.directory_renamed(from, to);
 }
 
@@ -49,6 +73,7 @@ inline void apply(BudgetFiles& files, const std::string& from, const std::string
 struct BudgetSize {
   std::uint64_t bytes = 0;
   bool has_name = true;
+  bool has_links = false;  // it has more than one name
 };
 BudgetSize size_of(Descriptors& descriptors, const InodePtr& file);
 

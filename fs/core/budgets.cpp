@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The side of Budgets that users' operations use: what they add and remove, and waiting for room.
+// The side of Budgets that users' operations use: what they add and remove.
 #include "fs/core/budgets.hpp"
 
 #include <sys/stat.h>
@@ -15,11 +15,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::size_t kStatBlock = 512;          // unit of st_blocks
-constexpr std::size_t kMostAncestors = 4096;     // above that, the next listing counts the file
-constexpr std::chrono::seconds kLongestWait{2};  // of a new file for room
-constexpr std::chrono::seconds kStillGrows{1};   // after a file was seen to grow
-constexpr std::uint64_t kRemembered = 256;       // about how many files Tree::largest is of
+constexpr std::size_t kStatBlock = 512;       // unit of st_blocks
+constexpr std::size_t kMostAncestors = 4096;  // above that, the next listing counts the file
+constexpr std::uint64_t kRemembered = 256;    // about how many files Tree::largest is of
 
 }  // namespace
 
@@ -27,7 +25,7 @@ BudgetSize size_of(Descriptors& descriptors, const InodePtr& file) {
   struct stat st {};
   const auto fd = descriptors.any(file);
   if (!fd || ::fstatat((*fd)->get(), "", &st, AT_EMPTY_PATH) < 0) return {0, false};
-  return {static_cast<std::uint64_t>(st.st_blocks) * kStatBlock, st.st_nlink > 0};
+  return {static_cast<std::uint64_t>(st.st_blocks) * kStatBlock, st.st_nlink > 0, st.st_nlink > 1};
 }
 
 bool has_writers(Inode& file) {
@@ -35,43 +33,61 @@ bool has_writers(Inode& file) {
   return state->open && state->open->writers > 0;
 }
 
-std::vector<Budgets::Ancestor> Budgets::climb(const InodePtr& directory) {
-  std::vector<Ancestor> out;
-  for (InodePtr at = directory; at && at->id() != kRootId && out.size() < kMostAncestors;) {
+Budgets::Way Budgets::climb(const InodePtr& directory) {
+  Way way;
+  for (InodePtr at = directory; at && at->id() != kRootId && way.ids.size() < kMostAncestors;) {
     InodeName name = at->last_name();
     // A predecessor leaves only a hash of the name; path_of() finds the name.
     if (name.text.empty() && !parts_.tree.path_of(at).empty()) name = at->last_name();
-    out.push_back({at->id(), std::move(name.text)});
+    way.ids.push_back(at->id());
+    way.names.push_back(std::move(name.text));
     at = parts_.table.find(name.parent);
+  }
+  return way;
+}
+
+Budgets::Way Budgets::climb_from_file(const InodePtr& file) {
+  const InodePtr parent = parts_.table.find(file->last_name().parent);
+  return parent ? climb(parent) : Way{};
+}
+
+std::vector<Budgets::Above> Budgets::above(const Way& way) {
+  std::vector<Above> out;
+  const MutexLock lock(mutex_);
+  if (trees_.empty()) return out;
+  for (std::size_t i = 0; i < way.ids.size(); ++i) {
+    if (const auto found = trees_.find(way.ids[i]); found != trees_.end())
+      out.push_back({found->second, way.ids[i], i});
   }
   return out;
 }
 
-template <typename Act>
-void Budgets::each_above(const std::vector<Ancestor>& ancestors, Act act) {
-  std::string below;
-  for (const Ancestor& ancestor : ancestors) {
-    if (const auto found = trees_.find(ancestor.id); found != trees_.end()) {
-      act(*found->second, below);
-    }
-    below.insert(0, "/" + ancestor.name);
+std::vector<Budgets::Above> Budgets::trees_of(const Way& way, bool has_links) {
+  std::vector<Above> out = above(way);
+  if (!has_links) return out;
+  std::set<InodeId> known;
+  for (const Above& each : out) known.insert(each.id);
+  const MutexLock lock(mutex_);
+  for (const auto& [id, tree] : trees_) {
+    if (!known.contains(id)) out.push_back({tree, id, kNotAbove});
   }
+  return out;
 }
 
 // Before the pool was searched, users find the trees that they use.
-void Budgets::note_unknown(const std::vector<Ancestor>& ancestors) {
+void Budgets::note_unknown(const Way& way) {
   if (is_searched_.load()) return;
-  for (const Ancestor& ancestor : ancestors) {
-    const InodePtr directory = parts_.table.find(ancestor.id);
+  for (const InodeId id : way.ids) {
+    const InodePtr directory = parts_.table.find(id);
     if (!directory) continue;
     {
       const MutexLock lock(mutex_);
-      if (trees_.contains(ancestor.id) || found_.contains(ancestor.id)) continue;
+      if (trees_.contains(id) || found_.contains(id)) continue;
     }
     const auto fd = parts_.descriptors.any(directory);
     if (!fd || !own_budget((*fd)->get())) continue;
     const MutexLock lock(mutex_);
-    found_.emplace(ancestor.id, directory);
+    found_.emplace(id, directory);
     has_work_ = true;
     work_.notify_all();
   }
@@ -85,180 +101,100 @@ std::vector<InodePtr> Budgets::found_by_users() {
   return out;
 }
 
-// A new file is expected to become as large as the largest of late. One that was far larger than
-// others must not empty the tree, so that is limited.
-std::uint64_t Budgets::expected_size(const Tree& tree) {
-  const std::size_t files = tree.files.all().size();
-  const std::uint64_t mean = files == 0 ? 0 : tree.files.used() / files;
-  return std::min(tree.largest, std::max(tree.budget.bytes / 64, mean));
-}
-
-// A file that is open but does not grow, like a lock file, is not expected to become larger.
-std::uint64_t Budgets::expected_growth(const Tree& tree) const {
-  const std::uint64_t size = expected_size(tree);
-  std::uint64_t sum = tree.admitted * size;
-  const auto long_ago = steady_clock::now() - kStillGrows;
-  for (const auto& [id, grew] : tree.growing) {
-    const BudgetFiles::File* const file = tree.files.find(id);
-    if (file != nullptr && grew > long_ago && file->bytes < size) sum += size - file->bytes;
-  }
-  return sum;
-}
-
-bool Budgets::has_room(const Tree& tree) const {
-  return !tree.is_known || tree.files.used() + expected_growth(tree) < tree.budget.bytes;
-}
-
-void Budgets::Room::give_back() {
-  if (trees_.empty()) return;
-  const MutexLock lock(budgets_->mutex_);
-  for (const TreePtr& tree : trees_) --tree->admitted;
-  budgets_->room_.notify_all();
-}
-
-Result<Budgets::Room> Budgets::admit(const InodePtr& parent) {
-  if (!is_active()) return Room(*this);
-  return reserve(climb(parent), [](const Tree&) { return false; });
-}
-
-Result<Budgets::Room> Budgets::admit_link(const InodePtr& file, const InodePtr& to) {
-  if (!is_active() || !S_ISREG(file->type)) return Room(*this);
-  return reserve(climb(to), [&](const Tree& tree) { return tree.files.contains(file->id()); });
-}
-
-Result<Budgets::Room> Budgets::admit_rename(const InodePtr& from, const InodePtr& to) {
-  if (!is_active() || from == to) return Room(*this);
-  const auto old_place = climb(from);
-  return reserve(climb(to), [&](const Tree& tree) {
-    return std::any_of(old_place.begin(), old_place.end(),
-                       [&](const Ancestor& each) { return each.id == tree.directory->id(); });
-  });
-}
-
-template <typename HasIt>
-Result<Budgets::Room> Budgets::reserve(const std::vector<Ancestor>& ancestors, HasIt has_it) {
-  note_unknown(ancestors);
-  const auto deadline = steady_clock::now() + kLongestWait;
-  Room room(*this);  // before the lock, which its destructor takes
-  const MutexLock lock(mutex_);
-  std::vector<TreePtr> above;
-  each_above(ancestors, [&](Tree& tree, const std::string&) REQUIRES(mutex_) {
-    if (!has_it(tree)) above.push_back(trees_.at(tree.directory->id()));
-  });
-  for (TreePtr& tree : above) {
-    SLUICE_TRY(wait_for_room(*tree, deadline));
-    ++tree->admitted;
-    room.trees_.push_back(std::move(tree));
-  }
-  return room;
-}
-
-Result<void> Budgets::wait_for_room(Tree& tree, steady_clock::time_point deadline) {
-  if (has_room(tree)) return {};
-  if (must_not_wait) return Error(kWouldWait, "the directory's budget is used up");
-  const std::uint64_t stuck = tree.stuck;
-  ++tree.waiting;
-  has_work_ = true;
-  work_.notify_all();
-  // If the tree is not full yet, files that are being written may turn out smaller than expected.
-  const auto is_full = [&]() REQUIRES(mutex_) {
-    return tree.stuck != stuck && tree.files.used() >= tree.budget.bytes;
-  };
-  bool is_late = false;
-  while (!has_room(tree) && !is_full() && !is_late) is_late = !room_.wait_until(mutex_, deadline);
-  --tree.waiting;
-  if (!has_room(tree)) return Error(ENOSPC, "the directory's budget is used up");
-  return {};
-}
-
-void Budgets::erase(Tree& tree, InodeId id) {
-  tree.files.erase(id);
-  tree.growing.erase(id);
-  room_.notify_all();
-}
-
 void Budgets::name_came(const InodePtr& parent, const std::string& name, const InodePtr& file,
                         Growth growth) {
   if (!is_active() || !S_ISREG(file->type)) return;
-  const auto ancestors = climb(parent);
-  note_unknown(ancestors);
+  const Way way = climb(parent);
+  note_unknown(way);
   const BudgetSize size =
       growth == Growth::Growing ? BudgetSize{} : size_of(parts_.descriptors, file);
   const bool is_written = has_writers(*file);
-  const MutexLock lock(mutex_);
-  each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
-    BudgetFiles::File& known = tree.files.add_name(file->id(), below, name, parts_.clock.seconds());
+  bool needs_keeper = false;
+  for (const Above& each : above(way)) {
+    Tree& tree = *each.tree;
+    const MutexLock lock(tree.mutex);
+    BudgetFiles::File& known =
+        tree.files.add_name(file->id(), each.below(way), name, parts_.clock.seconds());
     tree.files.set_bytes(known, size.bytes);
-    if (is_written) tree.growing[file->id()] = steady_clock::now();
-    if (tree.is_listing) tree.touched.insert(file->id());
-    has_work_ = true;
-  });
-  if (has_work_) work_.notify_all();
+    tree.note(file->id());
+    const bool is_owing = file->waits_for_room && !tree.has_room();
+    if (is_owing) tree.owing[file->id()] = steady_clock::now();
+    needs_keeper = needs_keeper || is_owing || tree.files.used() > tree.budget.bytes ||
+                   (is_written && tree.growing.empty());
+    if (is_written && !is_owing) tree.put_growing(file->id());
+  }
+  if (needs_keeper) wake();
 }
 
 void Budgets::name_gone(const InodePtr& parent, const std::string& name, InodeId id) {
   if (!is_active()) return;
-  const auto ancestors = climb(parent);
-  const MutexLock lock(mutex_);
-  each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
-    if (tree.is_listing) tree.touched.insert(id);
-    tree.files.remove_name(id, below, name);
-    if (!tree.files.contains(id)) tree.growing.erase(id);
-  });
-  room_.notify_all();
+  const Way way = climb(parent);
+  for (const Above& each : above(way)) {
+    Tree& tree = *each.tree;
+    const MutexLock lock(tree.mutex);
+    tree.note(id);
+    tree.files.remove_name(id, each.below(way), name);
+    if (!tree.files.contains(id)) tree.erase(id);
+  }
+  may_have_room();
 }
 
 void Budgets::opened_for_writing(const InodePtr& file) {
   if (!is_active()) return;
-  const InodeName name = file->last_name();
-  const InodePtr parent = parts_.table.find(name.parent);
-  if (!parent || name.text.empty()) return;
-  const auto ancestors = climb(parent);
-  note_unknown(ancestors);
-  const MutexLock lock(mutex_);
-  for (auto& [id, tree] : trees_) {
-    if (!tree->files.contains(file->id())) continue;
-    tree->growing.try_emplace(file->id());
-    has_work_ = true;
+  const std::string name = file->last_name().text;
+  const Way way = climb_from_file(file);
+  note_unknown(way);
+  const bool has_links = size_of(parts_.descriptors, file).has_links;
+  bool needs_keeper = false;
+  for (const Above& each : trees_of(way, has_links)) {
+    Tree& tree = *each.tree;
+    const MutexLock lock(tree.mutex);
+    if (!tree.files.contains(file->id())) {
+      // Perhaps it was made past the mount.
+      if (each.depth == kNotAbove || !tree.is_known || name.empty()) continue;
+      tree.files.add_name(file->id(), each.below(way), name, parts_.clock.seconds());
+    }
+    needs_keeper = needs_keeper || tree.growing.empty();
+    if (!tree.owing.contains(file->id())) tree.growing.try_emplace(file->id());
   }
-  // A file that was made past the mount.
-  each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
-    if (!tree.is_known || tree.files.contains(file->id())) return;
-    tree.files.add_name(file->id(), below, name.text, parts_.clock.seconds());
-    tree.growing.try_emplace(file->id());
-    has_work_ = true;
-  });
-  if (has_work_) work_.notify_all();
+  if (needs_keeper) wake();
 }
 
 void Budgets::written(const InodePtr& file) {
   if (!is_active()) return;
   const BudgetSize size = size_of(parts_.descriptors, file);
   const bool is_open = has_writers(*file);
-  const MutexLock lock(mutex_);
-  for (auto& [id, tree] : trees_) {
-    BudgetFiles::File* const known = tree->files.find(file->id());
+  bool needs_keeper = false;
+  for (const Above& each : trees_of(climb_from_file(file), size.has_links)) {
+    Tree& tree = *each.tree;
+    const MutexLock lock(tree.mutex);
+    BudgetFiles::File* const known = tree.files.find(file->id());
     if (known == nullptr) continue;
-    if (tree->is_listing) tree->touched.insert(file->id());
+    tree.note(file->id());
     if (!size.has_name) {
-      erase(*tree, file->id());
+      tree.erase(file->id());
       continue;
     }
-    tree->files.set_bytes(*known, size.bytes);
+    tree.files.set_bytes(*known, size.bytes);
     known->written = parts_.clock.seconds();
-    has_work_ = has_work_ || tree->files.used() > tree->budget.bytes;
-    if (is_open || tree->growing.erase(file->id()) == 0) continue;
-    tree->largest = std::max(size.bytes, tree->largest - tree->largest / kRemembered);
+    needs_keeper = needs_keeper || tree.files.used() > tree.budget.bytes;
+    if (is_open) continue;
+    tree.owing.erase(file->id());
+    if (tree.growing.erase(file->id()) == 0) continue;
+    tree.largest = std::max(size.bytes, tree.largest - tree.largest / kRemembered);
   }
-  room_.notify_all();
-  if (has_work_) work_.notify_all();
+  if (!is_open) file->waits_for_room = false;
+  needs_keeper ? wake() : may_have_room();
 }
 
 void Budgets::accessed(InodeId id, double uses) {
   if (!is_active()) return;
-  const MutexLock lock(mutex_);
-  for (auto& [directory, tree] : trees_) {
-    BudgetFiles::File* const file = tree->files.find(id);
+  // A file that the kernel has forgotten since gets its uses from the store by the next listing.
+  const InodePtr inode = parts_.table.find(id);
+  if (!inode) return;
+  for (const Above& each : above(climb_from_file(inode))) {
+    const MutexLock lock(each.tree->mutex);
+    BudgetFiles::File* const file = each.tree->files.find(id);
     if (file == nullptr) continue;
     file->uses += uses;
     file->last_use = static_cast<double>(parts_.clock.seconds());
@@ -295,62 +231,116 @@ void Budgets::directory_made(const InodePtr& parent, const std::string& name) {
 void Budgets::directory_renamed(const InodePtr& from, const std::string& name, const InodePtr& to,
                                 const std::string& new_name) {
   if (!is_active()) return;
-  const auto old_place = climb(from), new_place = climb(to);
-  const MutexLock lock(mutex_);
-  std::map<Tree*, Tree::DirectoryChange> changes;
-  each_above(old_place, [&](Tree& tree, const std::string& below) {
-    changes[&tree].from = below + "/" + name;
-  });
-  each_above(new_place, [&](Tree& tree, const std::string& below) {
-    changes[&tree].to = below + "/" + new_name;
-  });
-  for (auto& entry : changes) {
-    Tree* const tree = entry.first;
-    const Tree::DirectoryChange& change = entry.second;
+  const Way old_way = climb(from), new_way = climb(to);
+  const auto path = [](const Above& each, const Way& way, const std::string& last) {
+    std::vector<std::string> out{last};
+    const auto below = each.below(way);
+    out.insert(out.end(), below.begin(), below.end());
+    return out;
+  };
+  std::map<TreePtr, Tree::DirectoryChange> changes;
+  for (const Above& each : above(old_way)) changes[each.tree].from = path(each, old_way, name);
+  for (const Above& each : above(new_way)) changes[each.tree].to = path(each, new_way, new_name);
+  for (auto& [tree, change] : changes) {
+    const MutexLock lock(tree->mutex);
     if (change.from.empty()) {
       tree->must_list = true;  // its files are not known
       continue;
     }
     apply(tree->files, change.from, change.to);
-    std::erase_if(tree->growing,
-                  [&](const auto& each) { return !tree->files.contains(each.first); });
-    if (tree->is_listing) tree->directory_changes.push_back(change);
+    tree->erase_gone();
+    tree->note(std::move(change));
   }
-  if (!rules_->empty()) ++searches_wanted_;
-  room_.notify_all();
+  {
+    const MutexLock lock(mutex_);
+    if (!rules_->empty()) ++searches_wanted_;
+  }
+  may_have_room();
 }
 
 void Budgets::directory_came(const InodePtr& parent) {
   if (!is_active()) return;
-  const auto ancestors = climb(parent);
-  const MutexLock lock(mutex_);
-  each_above(ancestors, [](Tree& tree, const std::string&) { tree.must_list = true; });
+  for (const Above& each : above(climb(parent))) {
+    const MutexLock lock(each.tree->mutex);
+    each.tree->must_list = true;
+  }
 }
 
 void Budgets::directory_gone(const InodePtr& parent, const std::string& name) {
   if (!is_active()) return;
-  const auto ancestors = climb(parent);
+  const Way way = climb(parent);
+  for (const Above& each : above(way)) {
+    Tree::DirectoryChange change{{name}, {}};
+    const auto below = each.below(way);
+    change.from.insert(change.from.end(), below.begin(), below.end());
+    const MutexLock lock(each.tree->mutex);
+    each.tree->files.directory_left(change.from);
+    each.tree->erase_gone();
+    each.tree->note(std::move(change));
+  }
+}
+
+void Budgets::directory_removed(const InodePtr& directory) {
+  if (!is_active()) return;
   const MutexLock lock(mutex_);
-  each_above(ancestors, [&](Tree& tree, const std::string& below) {
-    tree.files.directory_left(below + "/" + name);
-    if (tree.is_listing) tree.directory_changes.push_back({below + "/" + name, ""});
-  });
+  if (!trees_.contains(directory->id())) {
+    found_.erase(directory->id());
+    set_owner(directory->id(), std::nullopt);
+    return;
+  }
+  found_.emplace(directory->id(), directory);
+  has_work_ = true;
+  work_.notify_all();
 }
 
 void Budgets::search_again() {
   ++searches_wanted_;
+  for (const TreePtr& tree : trees()) {
+    const MutexLock lock(tree->mutex);
+    tree->must_list = true;
+  }
+}
+
+void Budgets::set_owner(InodeId directory, std::optional<uid_t> user) {
+  if (const auto old = owners_.find(directory); old != owners_.end()) {
+    if (const auto count = of_user_.find(old->second); --count->second == 0) of_user_.erase(count);
+    owners_.erase(old);
+  }
+  if (!user || *user == 0) return;
+  owners_.emplace(directory, *user);
+  ++of_user_[*user];
+}
+
+Result<void> Budgets::count_budget(const InodePtr& directory, uid_t user) {
   const MutexLock lock(mutex_);
-  for (auto& [id, tree] : trees_) tree->must_list = true;
+  const auto old = owners_.find(directory->id());
+  const bool is_mine = old != owners_.end() && old->second == user;
+  const auto count = of_user_.find(user);
+  if (!is_mine && count != of_user_.end() && count->second >= kMostOfUser)
+    return Error(EDQUOT, "the user has too many budgets");
+  set_owner(directory->id(), user);
+  return {};
+}
+
+std::size_t Budgets::most_of_user() {
+  const MutexLock lock(mutex_);
+  std::size_t most = 0;
+  for (const auto& [user, count] : of_user_) most = std::max(most, count);
+  return most;
 }
 
 void Budgets::changed(const InodePtr& directory) {
   const auto fd = parts_.descriptors.any(directory);
   const auto own = fd ? own_budget((*fd)->get()) : std::nullopt;
   if (own) is_active_ = true;
-  const auto ancestors = climb(directory);
+  for (const Above& each : above(climb(directory))) {
+    const MutexLock lock(each.tree->mutex);
+    each.tree->must_list = true;
+  }
   const MutexLock lock(mutex_);
-  each_above(ancestors, [](Tree& tree, const std::string&) { tree.must_list = true; });
-  if (directory->is_directory()) found_.emplace(directory->id(), directory);
+  if (!own && fd) set_owner(directory->id(), std::nullopt);
+  if (directory->is_directory() && (own || trees_.contains(directory->id())))
+    found_.emplace(directory->id(), directory);
   has_work_ = true;
   work_.notify_all();
 }
@@ -385,27 +375,39 @@ void Budgets::searched() {
 
 void Budgets::put_tree(const InodePtr& directory, std::vector<InodeId> references,
                        const Budget& budget) {
-  const MutexLock lock(mutex_);
-  TreePtr& tree = trees_[directory->id()];
-  if (!tree) tree = std::make_shared<Tree>();
-  tree->directory = directory;
-  tree->references.insert(tree->references.end(), references.begin(), references.end());
-  tree->budget = budget;
-  room_.notify_all();
-  update_active();
+  TreePtr tree;
+  {
+    const MutexLock lock(mutex_);
+    TreePtr& slot = trees_[directory->id()];
+    if (!slot) slot = std::make_shared<Tree>();
+    tree = slot;
+    if (!owners_.contains(directory->id())) set_owner(directory->id(), budget.user);
+    update_active();
+  }
+  {
+    const MutexLock lock(tree->mutex);
+    tree->directory = directory;
+    tree->references.insert(tree->references.end(), references.begin(), references.end());
+    tree->budget = budget;
+  }
+  wake();
 }
 
 std::vector<InodeId> Budgets::drop_tree(InodeId directory) {
-  const MutexLock lock(mutex_);
-  std::vector<InodeId> references;
-  if (const auto tree = trees_.find(directory); tree != trees_.end()) {
-    tree->second->budget.bytes = UINT64_MAX;  // for threads that wait for room in it
-    references = std::move(tree->second->references);
-    trees_.erase(tree);
+  TreePtr tree;
+  {
+    const MutexLock lock(mutex_);
+    set_owner(directory, std::nullopt);
+    const auto found = trees_.find(directory);
+    if (found == trees_.end()) return {};
+    tree = std::move(found->second);
+    trees_.erase(found);
+    update_active();
   }
-  room_.notify_all();
-  update_active();
-  return references;
+  may_have_room();
+  const MutexLock lock(tree->mutex);
+  tree->budget.bytes = UINT64_MAX;  // for files that wait for room in it
+  return std::exchange(tree->references, {});
 }
 
 std::vector<Budgets::Report> Budgets::reports() {
@@ -415,7 +417,7 @@ std::vector<Budgets::Report> Budgets::reports() {
     const Place where = place(*tree);
     report.path = where.path;
     report.directory = where.directory->id();
-    const MutexLock lock(mutex_);
+    const MutexLock lock(tree->mutex);
     report.budget = tree->budget;
     report.used = tree->files.used();
     report.files = tree->files.all().size();
@@ -430,38 +432,21 @@ std::vector<Budgets::Report> Budgets::reports() {
   return out;
 }
 
-std::vector<Budgets::Next> Budgets::next_victims(InodeId directory, std::uint64_t bytes,
-                                                 std::size_t most) {
-  std::vector<Next> out;
-  const MutexLock lock(mutex_);
-  const auto found = trees_.find(directory);
-  if (found == trees_.end()) return out;
-  const Tree& tree = *found->second;
-  std::vector<InodeId> ids;
-  const auto files = candidates(tree, ids);
-  const std::uint64_t needed =
-      std::max(tree.files.used() + bytes, tree.budget.bytes) - tree.budget.bytes;
-  for (const std::uint32_t each :
-       choose_victims(files, needed, static_cast<double>(parts_.clock.seconds()))) {
-    if (out.size() == most) break;
-    const Expendable& file = files[each];
-    out.push_back({tree.files.paths(ids[each])[0], file.bytes, file.uses, file.last_use});
-  }
-  return out;
-}
-
-std::vector<Budgets::Standing> Budgets::standing(InodeId id) {
+std::vector<Budgets::Standing> Budgets::standing(const InodePtr& inode) {
   std::vector<Standing> out;
+  const InodeId id = inode->id();
   const auto now = static_cast<double>(parts_.clock.seconds());
-  const MutexLock lock(mutex_);
-  for (const auto& [directory, tree] : trees_) {
-    const BudgetFiles::File* const file = tree->files.find(id);
+  const bool has_links = size_of(parts_.descriptors, inode).has_links;
+  for (const Above& place : trees_of(climb_from_file(inode), has_links)) {
+    Tree& tree = *place.tree;
+    const MutexLock lock(tree.mutex);
+    const BudgetFiles::File* const file = tree.files.find(id);
     if (file == nullptr) continue;
     const auto rank = [&](const BudgetFiles::File& each) {
       return std::pair(value_of({each.bytes, each.uses, each.last_use, 0}, now), each.written);
     };
-    Standing standing{directory, tree->budget, tree->files.used(), 0};
-    for (const auto& [other, each] : tree->files.all()) {
+    Standing standing{place.id, tree.budget, tree.files.used(), 0};
+    for (const auto& [other, each] : tree.files.all()) {
       if (other != id && rank(each) < rank(*file)) standing.before += each.bytes;
     }
     out.push_back(standing);

@@ -1,23 +1,31 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Budgets knows the directories that have a budget, and how many bytes the files below each of them
 // take. A tree is listed once from the tiers; from then on the operations of users keep the sums
-// current, and a listing from time to time corrects what was changed past the mount. New files wait
-// here for room in a tree that is full. BudgetKeeper lists the trees and deletes files.
+// current, and a listing from time to time corrects what was changed past the mount. BudgetKeeper
+// lists the trees and deletes files.
+//
+// Nobody waits here for room in a tree that is full: the kernel locks directories during create,
+// link and rename, and others would wait, too. A new file that found no room is made, and its first
+// write waits (when_room()), as a request that no thread holds.
 //
 // A file counts once in each tree that has a name of it. Files that are being written are polled,
 // because passthrough writes do not reach the daemon.
 //
-// Threads: thread-safe. mutex_ is the last of all locks: nothing else is locked while it is held.
+// Threads: thread-safe. Lock order: waiting_mutex_ < a tree's < mutex_, all of them after those of
+// others. Only one tree is locked at a time.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -65,19 +73,31 @@ class Budgets {
     Room(const Room&) = delete;
     Room& operator=(const Room&) = delete;
     ~Room() { give_back(); }
+    // False: it is being made. The bytes of a new file must wait for it: Inode::waits_for_room.
+    bool is_there() const { return is_there_; }
 
    private:
     friend class Budgets;
     void give_back();
     Budgets* budgets_;
     std::vector<TreePtr> trees_;
+    bool is_there_ = true;
   };
-  // ENOSPC if a tree that `parent` is in has no room and nothing in it may be deleted now.
-  // Otherwise waits until something is deleted; kWouldWait if the thread must not wait.
+  // Never waits. ENOSPC if a tree that `parent` is in is full and nothing in it may be deleted now.
   Result<Room> admit(const InodePtr& parent);
-  // The same for another name of a file, if it comes from outside the tree.
+  // The same for another name of a file, if it comes from outside the tree. It brings its bytes
+  // with it, so there is nothing to wait for.
   Result<Room> admit_link(const InodePtr& file, const InodePtr& to);
   Result<Room> admit_rename(const InodePtr& from, const InodePtr& to);
+  // Whether a file that found no room when it was made may be written to now. ENOSPC if not; in a
+  // thread that must not wait, kNoRoomYet if when_room() should be called.
+  Result<void> claim_room(const InodePtr& file);
+  // Calls `go_on`, which must not throw, once claim_room() can answer: now, or in another thread.
+  // It is not called after stop_waiting().
+  void when_room(InodeId file, uid_t user, std::function<void()> go_on);
+  void stop_waiting();
+  // The file may be written to although there is no room.
+  void give_up_claim(const InodePtr& file);
   enum class Growth { None, Growing };
   void name_came(const InodePtr& parent, const std::string& name, const InodePtr& file,
                  Growth growth);
@@ -90,6 +110,12 @@ class Budgets {
                          const std::string& new_name);
   void directory_came(const InodePtr& parent);  // with what is in it
   void directory_gone(const InodePtr& parent, const std::string& name);
+  void directory_removed(const InodePtr& directory);
+  // Counts a budget that the user is about to set. EDQUOT if the user has too many; root has no
+  // limit. changed() must follow.
+  static constexpr std::size_t kMostOfUser = 32;
+  Result<void> count_budget(const InodePtr& directory, uid_t user);
+  std::size_t most_of_user();  // how many the user with the most has, without root
   // The budget of the directory was set or removed, or pins below it have changed.
   void changed(const InodePtr& directory);
   // A tier came or went: its directories and files do, too.
@@ -123,7 +149,7 @@ class Budgets {
     std::uint64_t used = 0;
     std::uint64_t before = 0;  // bytes of the files that go first
   };
-  std::vector<Standing> standing(InodeId file);
+  std::vector<Standing> standing(const InodePtr& file);
 
   // For BudgetKeeper.
   void begin() { is_active_ = true; }
@@ -132,9 +158,8 @@ class Budgets {
     InodePtr directory;
     std::string path;  // "" if it is not known
     Budget budget;
-    bool is_gone = false;  // the directory was removed
   };
-  Place place(const Tree& tree);
+  Place place(Tree& tree);
   void put_tree(const InodePtr& directory, std::vector<InodeId> references, const Budget& budget);
   bool has_tree(InodeId directory);
   // Returns the references of the tree, to give back.
@@ -156,43 +181,54 @@ class Budgets {
     double uses = 0, last_use = 0;
   };
   std::vector<Victim> choose(Tree& tree);
-  void deleted(Tree& tree, const Victim& victim);
+  // `parents`: the directories in which the victim had its names.
+  void deleted(Tree& tree, const Victim& victim, const std::vector<InodePtr>& parents);
   enum class Spare { ForNow, Always };  // Always: until the tree is listed again
   void spare(Tree& tree, InodeId file, Spare how_long);
   // The victim was not where the tree says. Unless a user moved it just now, nothing more is
   // deleted until the tree was listed again: returns true.
   bool suspect(Tree& tree, const Victim& victim);
+  // Continues the requests in when_room() that waited long enough. True if some still wait.
+  bool answer_waiting();
   // Blocks until something happened that may need the keeper, or for this time.
   void wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time);
   void wake();  // ends wait_for_work()
 
  private:
-  struct Ancestor {
-    InodeId id{};
-    std::string name;
+  // A directory and those above it, without the root.
+  struct Way {
+    std::vector<InodeId> ids;
+    std::vector<std::string> names;
   };
-  // The directory and those above it, without the root.
-  std::vector<Ancestor> climb(const InodePtr& directory);
-  // Calls act(tree, path of `directory` below the tree's) for each tree above, innermost first.
-  template <typename Act>
-  void each_above(const std::vector<Ancestor>& ancestors, Act act) REQUIRES(mutex_);
-  void note_unknown(const std::vector<Ancestor>& ancestors);
+  // A tree on the way. The directory where the way began has the names before `depth` below it.
+  struct Above {
+    TreePtr tree;
+    InodeId id{};
+    std::size_t depth = 0;
+    BudgetFiles::Below below(const Way& way) const { return std::span(way.names).first(depth); }
+  };
+  static constexpr std::size_t kNotAbove = SIZE_MAX;  // Above::depth
+  Way climb(const InodePtr& directory);
+  Way climb_from_file(const InodePtr& file);
+  // The trees on the way, innermost first.
+  std::vector<Above> above(const Way& way);
+  // Those, and all others if the file may have names elsewhere.
+  std::vector<Above> trees_of(const Way& way, bool has_links);
+  void note_unknown(const Way& way);
   bool is_active() const { return is_active_.load(std::memory_order_relaxed); }
-  bool has_room(const Tree& tree) const REQUIRES(mutex_);
-  static std::uint64_t expected_size(const Tree& tree);
-  std::uint64_t expected_growth(const Tree& tree) const REQUIRES(mutex_);
-  template <typename HasIt>
-  Result<Room> reserve(const std::vector<Ancestor>& ancestors, HasIt has_it);
-  Result<void> wait_for_room(Tree& tree, std::chrono::steady_clock::time_point deadline)
-      REQUIRES(mutex_);
+  // `file`, `from`: trees that have the file already need no room for it.
+  Result<Room> reserve(const Way& way, const InodePtr& file, const Way& from);
+  enum class Claim { Granted, Waits, Refused };
+  Claim try_claim(const InodePtr& file);
+  void may_have_room();
+  void set_owner(InodeId directory, std::optional<uid_t> user) REQUIRES(mutex_);
   struct Facts {
     std::unordered_map<InodeId, BudgetFiles::File> files;
     std::vector<InodeId> growing;
   };
   Facts facts_of(const TreeList& list);
-  void erase(Tree& tree, InodeId id) REQUIRES(mutex_);
-  std::vector<Expendable> candidates(const Tree& tree, std::vector<InodeId>& ids) const
-      REQUIRES(mutex_);
+  // REQUIRES: the tree is locked.
+  std::vector<Expendable> candidates(const Tree& tree, std::vector<InodeId>& ids) const;
   void update_active() REQUIRES(mutex_);
 
   const Parts parts_;
@@ -200,13 +236,26 @@ class Budgets {
   std::atomic<bool> is_active_{false};
   std::atomic<bool> is_searched_{false};  // all trees are known: the pool was searched once
   std::atomic<unsigned> searches_wanted_{1};
+  struct Waiting {
+    InodePtr file;
+    uid_t user = 0;
+    std::chrono::steady_clock::time_point deadline;
+    std::function<void()> go_on;
+  };
+  Mutex waiting_mutex_;  // also held while go_on() runs
+  std::vector<Waiting> waiting_ GUARDED_BY(waiting_mutex_);
+  bool nobody_waits_ GUARDED_BY(waiting_mutex_) = false;  // after stop_waiting()
+  std::atomic<bool> somebody_waits_{false};  // a hint: whether the keeper must look at `waiting_`
+
   Mutex mutex_;
   std::shared_ptr<const Rules> rules_ GUARDED_BY(mutex_);  // never null; replaced as a whole
   StopCondVar work_;
-  CondVar room_;
   bool has_work_ GUARDED_BY(mutex_) = false;
   std::map<InodeId, TreePtr> trees_ GUARDED_BY(mutex_);
   std::map<InodeId, InodePtr> found_ GUARDED_BY(mutex_);  // see found_by_users()
+  // Who set the budgets of which directories, and how many each user has set.
+  std::map<InodeId, uid_t> owners_ GUARDED_BY(mutex_);
+  std::map<uid_t, std::size_t> of_user_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The side of Budgets that BudgetKeeper uses: what a listing found, what grows, and which files go.
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "fs/core/budget_tree.hpp"
 
@@ -13,6 +13,8 @@ using std::chrono::steady_clock;
 constexpr std::chrono::minutes kBetweenListings{10};
 constexpr int kListingShare = 20;  // at most 1/20 of the time is spent on listing a tree
 constexpr std::chrono::seconds kSpared{2};
+constexpr std::chrono::milliseconds kLongChoice{5}, kAfterVainChoice{20};
+constexpr int kChoiceShare = 10;  // at most 1/10 of the time is spent on choosing in vain
 
 }  // namespace
 
@@ -21,35 +23,30 @@ bool Budgets::has_tree(InodeId directory) {
   return trees_.contains(directory);
 }
 
-Budgets::Place Budgets::place(const Tree& tree) {
+Budgets::Place Budgets::place(Tree& tree) {
   Place place;
   {
-    const MutexLock lock(mutex_);
+    const MutexLock lock(tree.mutex);
     place.directory = tree.directory;
     place.budget = tree.budget;
-  }
-  {
-    Inode::Locked state(*place.directory);
-    place.is_gone = state->directory.removed;
   }
   place.path = parts_.tree.path_of(place.directory);
   return place;
 }
 
 bool Budgets::begin_listing(Tree& tree) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(tree.mutex);
   const auto now = steady_clock::now();
   if (now < (tree.must_list ? tree.soonest_listing : tree.next_listing)) return false;
   tree.is_listing = true;
   tree.listing_began = now;
   tree.must_list = false;
-  tree.touched.clear();
-  tree.directory_changes.clear();
+  tree.begin_notes();
   return true;
 }
 
 void Budgets::fail_listing(Tree& tree) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(tree.mutex);
   tree.is_listing = false;
   tree.soonest_listing = steady_clock::now() + std::chrono::seconds(1);
   tree.must_list = true;
@@ -79,7 +76,8 @@ Budgets::Facts Budgets::facts_of(const TreeList& list) {
 
 void Budgets::install(Tree& tree, const TreeList& list) {
   const Facts facts = facts_of(list);
-  const MutexLock lock(mutex_);
+  BudgetFiles files;  // in the end the old ones, which are freed without the lock
+  const MutexLock lock(tree.mutex);
   const auto now = steady_clock::now();
   const auto took = now - tree.listing_began;
   tree.is_listing = false;
@@ -88,10 +86,11 @@ void Budgets::install(Tree& tree, const TreeList& list) {
       now + std::max<steady_clock::duration>(kBetweenListings, kListingShare * took);
   // A directory that was renamed meanwhile may be listed twice or not at all.
   const auto changes = std::exchange(tree.directory_changes, {});
-  if (!changes.empty()) tree.must_list = true;
-  if (!changes.empty() && tree.is_known) return;
-  BudgetFiles files;
-  const auto put = [&](InodeId id, const std::string& directory, const std::string& name,
+  const auto touched = std::exchange(tree.touched, {});
+  const bool is_doubtful = !changes.empty() || tree.is_listed_in_vain;
+  if (is_doubtful) tree.must_list = true;
+  if (is_doubtful && tree.is_known) return;
+  const auto put = [&](InodeId id, BudgetFiles::Below directory, const std::string& name,
                        const BudgetFiles::File& known) {
     BudgetFiles::File& file = files.add_name(id, directory, name, known.written);
     files.set_bytes(file, known.bytes);
@@ -100,8 +99,10 @@ void Budgets::install(Tree& tree, const TreeList& list) {
     file.written = known.written;
     file.spared_until = known.spared_until;
   };
+  std::uint32_t directory = 0;
+  std::vector<std::string> names;  // of `directory`
   for (const TreeList::File& each : list.files) {
-    if (tree.touched.contains(each.id)) continue;
+    if (touched.contains(each.id)) continue;
     BudgetFiles::File known = facts.files.at(each.id);
     if (const BudgetFiles::File* const old = tree.files.find(each.id)) {
       known.uses = std::max(known.uses, old->uses);
@@ -109,64 +110,60 @@ void Budgets::install(Tree& tree, const TreeList& list) {
       known.written = std::max(known.written, old->written);
       known.spared_until = old->spared_until;
     }
-    put(each.id, list.directories[each.directory], each.name, known);
+    if (each.directory != directory) names = list.names_up(directory = each.directory);
+    put(each.id, names, each.name, known);
   }
   for (const Tree::DirectoryChange& change : changes) apply(files, change.from, change.to);
   // What users changed while the tree was listed counts as they left it.
-  for (const InodeId id : tree.touched) {
+  for (const InodeId id : touched) {
     // A file that was not known before may have more names than those that were touched.
     if (!tree.is_known && facts.files.contains(id)) tree.must_list = true;
-    for (const auto& [directory, name] : tree.files.names(id))
-      put(id, directory, name, *tree.files.find(id));
+    for (const auto& [where, name] : tree.files.names(id))
+      put(id, where, name, *tree.files.find(id));
   }
-  tree.files = std::move(files);
+  std::swap(tree.files, files);
   for (const InodeId id : facts.growing) tree.growing.try_emplace(id);
-  std::erase_if(tree.growing, [&](const auto& each) { return !tree.files.contains(each.first); });
+  tree.erase_gone();
   if (tree.largest == 0 && !tree.files.all().empty())
     tree.largest = tree.files.used() / tree.files.all().size();
-  tree.touched.clear();
   tree.is_known = true;
-  tree.is_suspect = false;
-  has_work_ = true;
-  work_.notify_all();
+  tree.is_suspect = tree.is_listed_in_vain;
+  wake();
 }
 
 bool Budgets::poll() {
-  std::set<InodeId> growing;
-  {
-    const MutexLock lock(mutex_);
-    for (auto& [id, tree] : trees_) {
-      for (const auto& [file, grew] : tree->growing) growing.insert(file);
-    }
+  std::map<InodeId, std::vector<TreePtr>> growing;
+  for (const TreePtr& tree : trees()) {
+    const MutexLock lock(tree->mutex);
+    for (const auto& [file, grew] : tree->growing) growing[file].push_back(tree);
+    for (const auto& [file, since] : tree->owing) growing[file].push_back(tree);
   }
-  for (const InodeId id : growing) {
+  for (const auto& [id, trees] : growing) {
     const InodePtr file = parts_.table.find(id);
-    if (!file || !has_writers(*file)) {
-      if (file) {
-        written(file);
-        continue;
-      }
-      const MutexLock lock(mutex_);
-      for (auto& [directory, tree] : trees_) tree->growing.erase(id);
-      continue;
-    }
-    const BudgetSize size = size_of(parts_.descriptors, file);
-    const MutexLock lock(mutex_);
-    for (auto& [directory, tree] : trees_) {
+    if (file && !has_writers(*file)) written(file);
+    const bool is_open = file && has_writers(*file);
+    const BudgetSize size = is_open ? size_of(parts_.descriptors, file) : BudgetSize{};
+    for (const TreePtr& tree : trees) {
+      const MutexLock lock(tree->mutex);
       BudgetFiles::File* const known = tree->files.find(id);
+      // A GPU or a mapping has written to it, which nothing holds up.
+      if (size.bytes > 0 && tree->owing.erase(id) > 0) tree->put_growing(id);
       const auto grew = tree->growing.find(id);
       // If it was closed meanwhile, its size is known better.
-      if (known == nullptr || grew == tree->growing.end()) continue;
+      if (grew == tree->growing.end()) continue;
+      if (!is_open || known == nullptr) {
+        tree->growing.erase(grew);
+        continue;
+      }
       if (size.bytes > known->bytes) grew->second = steady_clock::now();
       tree->files.set_bytes(*known, size.bytes);
     }
   }
-  const MutexLock lock(mutex_);
-  room_.notify_all();  // a file that no longer grows leaves room
   return !growing.empty();
 }
 
-std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeId>& ids) const {
+std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeId>& ids) const
+    NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Expendable> out;
   const std::int64_t rested = parts_.clock.seconds() - parts_.rest.count();
   const auto now = steady_clock::now();
@@ -180,19 +177,21 @@ std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeI
 }
 
 std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(tree.mutex);
   if (!tree.is_known || tree.is_suspect) return {};
   const std::uint64_t budget = tree.budget.bytes;
   std::uint64_t needed = tree.files.used();
-  if (tree.waiting > 0) {
+  if (const std::size_t wanting = tree.wanting(); wanting > 0) {
     // A part of the budget at most: the files of the writers may turn out smaller.
-    const auto next = std::min(expected_size(tree) * tree.waiting, budget / 4);
-    needed += expected_growth(tree) + std::max({next, budget_step(budget), std::uint64_t{1}});
+    const auto next = std::min(tree.expected_size() * wanting, budget / 4);
+    needed += tree.expected_growth() + std::max({next, budget_step(budget), std::uint64_t{1}});
   }
   if (needed <= budget) {
     tree.is_stuck = false;
     return {};
   }
+  const auto began = steady_clock::now();
+  if (began < tree.next_choice) return {};
   std::vector<InodeId> ids;
   const auto files = candidates(tree, ids);
   std::vector<Victim> victims;
@@ -203,25 +202,61 @@ std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
         {ids[each], tree.files.paths(ids[each]), file.bytes, file.uses, file.last_use});
   }
   tree.is_stuck = victims.empty();
+  // Users of the tree wait for its lock. A choice among many files takes long, and one that found
+  // nothing finds nothing soon.
+  const auto ended = steady_clock::now();
   if (tree.is_stuck) {
-    ++tree.stuck;
-    room_.notify_all();
+    tree.next_choice =
+        ended + std::max<steady_clock::duration>(kChoiceShare * (ended - began), kAfterVainChoice);
+  } else if (ended - began > kLongChoice) {
+    tree.next_choice = ended + (ended - began);
   }
   return victims;
 }
 
-void Budgets::deleted(Tree& tree, const Victim& victim) {
-  const MutexLock lock(mutex_);
-  ++tree.deleted;
-  tree.deleted_bytes += victim.bytes;
-  for (auto& [id, each] : trees_) {
-    if (each->is_listing) each->touched.insert(victim.id);
-    erase(*each, victim.id);
+std::vector<Budgets::Next> Budgets::next_victims(InodeId directory, std::uint64_t bytes,
+                                                 std::size_t most) {
+  std::vector<Next> out;
+  TreePtr found;
+  {
+    const MutexLock lock(mutex_);
+    if (const auto at = trees_.find(directory); at != trees_.end()) found = at->second;
+  }
+  if (!found) return out;
+  Tree& tree = *found;
+  const MutexLock lock(tree.mutex);
+  std::vector<InodeId> ids;
+  const auto files = candidates(tree, ids);
+  const std::uint64_t needed =
+      std::max(tree.files.used() + bytes, tree.budget.bytes) - tree.budget.bytes;
+  for (const std::uint32_t each :
+       choose_victims(files, needed, static_cast<double>(parts_.clock.seconds()))) {
+    if (out.size() == most) break;
+    const Expendable& file = files[each];
+    out.push_back({tree.files.paths(ids[each])[0], file.bytes, file.uses, file.last_use});
+  }
+  return out;
+}
+
+void Budgets::deleted(Tree& tree, const Victim& victim, const std::vector<InodePtr>& parents) {
+  {
+    const MutexLock lock(tree.mutex);
+    ++tree.deleted;
+    tree.deleted_bytes += victim.bytes;
+    tree.note(victim.id);
+    tree.erase(victim.id);
+  }
+  for (const InodePtr& parent : parents) {
+    for (const Above& each : above(climb(parent))) {
+      const MutexLock lock(each.tree->mutex);
+      each.tree->note(victim.id);
+      each.tree->erase(victim.id);
+    }
   }
 }
 
 void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(tree.mutex);
   BudgetFiles::File* const file = tree.files.find(id);
   if (file == nullptr) return;
   file->is_spared = how_long == Spare::Always;
@@ -229,7 +264,7 @@ void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
 }
 
 bool Budgets::suspect(Tree& tree, const Victim& victim) {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(tree.mutex);
   if (tree.files.paths(victim.id) != victim.names) return false;  // a user was faster
   tree.is_suspect = true;
   tree.must_list = true;
@@ -239,12 +274,7 @@ bool Budgets::suspect(Tree& tree, const Victim& victim) {
 void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time) {
   const auto deadline = steady_clock::now() + time;
   const MutexLock lock(mutex_);
-  const auto is_waited_for = [](const auto& each) {
-    const Tree& tree = *each.second;
-    return tree.waiting > 0 && tree.is_known && !tree.is_suspect && !tree.is_stuck;
-  };
-  while (!has_work_ && !stop.stop_requested() && steady_clock::now() < deadline &&
-         std::none_of(trees_.begin(), trees_.end(), is_waited_for))
+  while (!has_work_ && !stop.stop_requested() && steady_clock::now() < deadline)
     work_.wait_for(mutex_, deadline - steady_clock::now());
   has_work_ = false;
 }

@@ -12,9 +12,16 @@
 #include <optional>
 
 #include "base/file_at.hpp"
+#include "base/user_room.hpp"
+#include "fs/core/caller.hpp"
 #include "tiering/copier.hpp"
 
 namespace sluice {
+namespace {
+
+Fsuid fsuid_for(const Tier& tier) { return tier.keeps_room_by_user() ? Fsuid::Users : Fsuid::Own; }
+
+}  // namespace
 
 DirectoryTree::DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, Namespace& names)
     : pool_(pool),
@@ -219,6 +226,7 @@ void DirectoryTree::keep_spares() {
     if (!known) {
       if (auto there = names_in((*directory)->get())) more = *std::move(there);
     }
+    const NobodysRoom room(fsuid_for(*tier));
     while (known.value_or(0) + more.size() < kSpares) {
       std::string name = Tier::new_temp_name();
       if (::mkdirat((*directory)->get(), name.c_str(), 0700) < 0) break;  // too late, or read-only
@@ -233,8 +241,16 @@ void DirectoryTree::keep_spares() {
 // Makes a directory in temp_directory(), or moves a spare one there. Returns its name.
 Result<std::string> DirectoryTree::empty_directory(const Tier& tier, int temp, Spares spares) {
   std::string name = Tier::new_temp_name();
-  if (::mkdirat(temp, name.c_str(), 0700) == 0) return name;
-  const Error failure = Error::last("make directory copy");
+  const auto make = [&]() -> Result<void> {
+    // Not of the caller's quota: the directory soon belongs to somebody else.
+    const uid_t user = current_caller().uid == 0 ? 0 : kNobody;
+    const UserRoom room(user, user, fsuid_for(tier));
+    if (::mkdirat(temp, name.c_str(), 0700) < 0) return Error::last("make directory copy");
+    return {};
+  };
+  const auto made = make();
+  if (made) return name;
+  const Error& failure = made.error();
   if (failure.code != ENOSPC || spares == Spares::Keep) return failure;
   const SharedFd directory = SLUICE_TRY(tier.spares_directory());
   std::vector<std::string>& kept = spares_[tier.index()];
@@ -329,14 +345,17 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
     if (!fd) return Error::last("open directory copy");
     SLUICE_TRY(tier.carry_identity(fd.get(), directory->identity));
     SLUICE_TRY(copy_attributes(originals.reachable[0].get(), fd.get()));
-    // No user changed the parent, so its times must stay the same.
-    return times_.change_with_old_times(
+    // No user changed the directory or its parent, so their times must stay the same.
+    times_.copy_begins(*directory, fastest, originals.reachable[0].get(), tier.index(), fd.get());
+    auto placed = times_.change_with_old_times(
         *parent, tier.index(), new_parent.get(), [&]() -> Result<void> {
           if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
                           RENAME_NOREPLACE) < 0)
             return Error::last("place directory copy");
           return {};
         });
+    times_.copy_ends(*directory, tier.index(), fd.get());
+    return placed;
   };
   const auto filled = fill();
   if (!filled) {
@@ -351,7 +370,6 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
   if (there.identity != directory->identity &&
       !take_identity(there, directory->identity, name.c_str()))
     return Error(EIO, "another directory has the same name on that tier");
-  if (filled) times_.directory_copied(*directory, fastest, originals.reachable[0].get(), there);
   {
     Inode::Locked state(*directory);
     table_.put_copy(*directory, *state, {tier.index(), there.handle, there.pinned});
@@ -404,8 +422,7 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
 std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
   MutexLock lock_copies(replicate_);
   std::vector<InodeId> unsure, changed;
-  table_.for_each([&](Inode& inode) {
-    if (!inode.is_directory()) return;
+  table_.for_each_directory([&](Inode& inode) {
     Inode::Locked state(inode);
     if (state->directory.partly_unknown) unsure.push_back(inode.id());
     if (state->directory.partly_unknown || state->has_copy_on(tier)) changed.push_back(inode.id());
@@ -446,9 +463,9 @@ void DirectoryTree::tier_added(TierIndex tier) {
     Inode::Locked state(*root);
     state->copies.push_back({tier, {}, nullptr});
   }
-  table_.for_each([](Inode& inode) {
+  table_.for_each_directory([](Inode& inode) {
     Inode::Locked state(inode);
-    if (inode.is_directory()) state->directory.partly_unknown = true;
+    state->directory.partly_unknown = true;
   });
 }
 
@@ -457,7 +474,7 @@ void DirectoryTree::tier_went_offline(TierIndex tier) {
     MutexLock lock(replicate_);
     spares_.erase(tier);
   }
-  table_.for_each([&](Inode& inode) {
+  table_.for_each_awake([&](Inode& inode) {
     Inode::Locked state(inode);
     for (Copy& copy : state->copies) {
       if (copy.tier == tier && !copy.handle.empty()) copy.fd = nullptr;

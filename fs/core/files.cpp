@@ -132,6 +132,18 @@ Result<struct statx> Files::statx_of(const InodeState& state) {
   return sluice::statx_of(SLUICE_TRY(parts_.pool[copy.tier].open(copy.handle, O_PATH)).get());
 }
 
+// The kernel writes to a passthrough file with the rights of the thread that registers it, for
+// whoever opens the file while it is registered. Only a writer of root's registers root's rights.
+Result<std::int32_t> Files::add_backing(const Tier& tier, int fd, bool writes) {
+  Caller opener = current_caller();
+  // On other filesystems the fsuid gives no right to room. On a network filesystem, it may decide
+  // whether the server lets the kernel read.
+  if (opener.uid == 0 && !writes && tier.keeps_room_by_user()) opener.uid = opener.gid = kNobody;
+  set_filesystem_user(opener.uid, opener.gid);
+  const UserRoom room(opener.uid, opener.gid);
+  return parts_.kernel.add_backing(fd);
+}
+
 Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
                                   bool mapped) {
   const bool writes = wants_to_write(flags);
@@ -161,7 +173,8 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
     // A passthrough file cannot be moved until it is closed.
     const bool moves = !writes && (state.is_moving() || state.move_waits);
     // A mapping bypasses the daemon, so every other access must bypass it as well.
-    if (passthrough_ && ((!small && !outgrows && !moves) || mapped)) {
+    const bool waits = writes && inode->waits_for_room;
+    if (passthrough_ && ((!small && !outgrows && !moves && !waits) || mapped)) {
       if (!fd) {
         const Copy& copy = state.place();
         fd = copy.fd ? SLUICE_TRY(Descriptors::reopen(copy.fd->get(), O_RDONLY))
@@ -171,7 +184,7 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
       // The backing file is always read-only: a writable one would make every attempt to get a
       // lease fail.
       const auto id = only_appends(st) && !mapped ? Error(EPERM, "map an append-only file")
-                                                  : parts_.kernel.add_backing(fd->get());
+                                                  : add_backing(tier, fd->get(), writes);
       if (id) {
         file->passthrough = true;
         file->backing_id = *id;
@@ -203,9 +216,12 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
 // The kernel counts a lookup only if create() succeeds, so the reference is removed if the open
 // fails.
 Result<std::pair<Entry, Opened>> Files::open_new(const Located& made, const InodePtr& directory,
-                                                 const char* name, int flags, const SharedFd& fd) {
+                                                 const char* name, int flags, const SharedFd& fd,
+                                                 const Budgets::Room& room) {
   Entry entry = SLUICE_TRY(parts_.names.entry_with_reference({made}, directory, name));
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(entry.id));
+  // Before it is opened: the kernel would not send the writes of passthrough.
+  if (!room.is_there() && wants_to_write(flags)) file->waits_for_room = true;
   const auto opened = open_inode(file, flags, fd);
   if (!opened) {
     parts_.names.forget(entry.id, 1);
@@ -225,7 +241,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
     SharedLock lock(parts_.namespace_lock.lock);
     const Names::NewFile what{name, S_IFREG, caller.uid};
     return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
-      create_as(caller);
+      const CreateAs creator(caller);
       // O_RDONLY is enough: for passthrough, the kernel opens the file itself with the caller's
       // flags.
       fd = std::make_shared<UniqueFd>(
@@ -238,7 +254,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
   // open it. ESTALE makes the kernel look the name up and check.
   if (failed_with(made, EEXIST) && !(flags & O_EXCL)) return Error(ESTALE, "create");
   if (!made) return made.error();
-  const auto opened = open_new(*made, directory, name, flags, fd);
+  const auto opened = open_new(*made, directory, name, flags, fd, room);
   if (const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr) {
     parts_.accesses.note_made(file, caller.pid);
     parts_.budgets.name_came(directory, name, file, Budgets::Growth::Growing);
@@ -249,13 +265,14 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
 Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mode, int flags,
                                                        const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
-  const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit(directory));
+  // What it takes counts only once it has a name.
+  const Budgets::Room room(parts_.budgets);
   SharedFd fd;
   const auto make = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);
     const Names::NewFile what{"", S_IFREG, caller.uid};
     return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
-      create_as(caller);
+      const CreateAs creator(caller);
       const UniqueFd writable(
           ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
       if (!writable) return Error::last("create unnamed");
@@ -265,7 +282,7 @@ Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mo
       return copy.tier->identify(fd->get(), "");
     });
   };
-  auto opened = open_new(SLUICE_TRY(make()), directory, "", flags, fd);
+  auto opened = open_new(SLUICE_TRY(make()), directory, "", flags, fd, room);
   const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr;
   if (file && opened->second.backing_id == 0)
     parts_.descriptors.keep_in_existence(*file, fd->get());
@@ -322,6 +339,7 @@ void Files::count_open(const InodePtr& inode, InodeState& state, int flags) {
   ++file.opens;
   if (writes) ++file.writers;
   if (can_map_to_write(flags)) ++file.mappers;
+  if (can_map_to_write(flags) && current_caller().uid != 0) file.users_map = true;
   open_files_.fetch_add(1, std::memory_order_relaxed);
   if (!file.passthrough) {
     if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
@@ -334,6 +352,14 @@ void Files::count_open(const InodePtr& inode, InodeState& state, int flags) {
     file.promised_on->promise(file.promised);
   }
   if (can_map_to_write(flags)) parts_.pages.watch(inode, state);
+}
+
+Caller Files::mapper(InodeId id) {
+  const InodePtr file = parts_.table.find(id);
+  if (!file) return {};
+  Inode::Locked state(*file);
+  if (!state->open || state->open->users_map) return {.uid = kNobody, .gid = kNobody};
+  return {};
 }
 
 void Files::release(InodeId id, int flags) {

@@ -67,7 +67,7 @@ class Files {
   Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid);
   void release(InodeId id, int flags);
   // Restores one open of a file, as open() left it in the predecessor. `backing_id`, `direct`: see
-  // Opened.
+  // Opened. The current caller is the one who opened it.
   void inherit(InodeId id, int flags, std::int32_t backing_id, bool direct);
 
   // `flags` are those of the open file; only O_NOATIME matters.
@@ -78,6 +78,9 @@ class Files {
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             const std::optional<Caller>& strip_suid,
                             WriteTo where = WriteTo::Offset, std::size_t before = 0);
+  // Whose room the pages take that the kernel writes back from a mapping. It does not say who
+  // stored to them: root, if nobody else had the file open in a way that allows that.
+  Caller mapper(InodeId id);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
   Result<off_t> seek(InodeId id, off_t offset, int whence);
@@ -85,6 +88,9 @@ class Files {
                                  std::size_t length);
   // Whether the file had chattr +a when it was last opened for writing.
   bool is_append_only(InodeId id);
+  // See Inode::waits_for_room.
+  bool waits_for_room(InodeId id);
+  void stop_waiting_for_room(InodeId id);
 
   // Turns passthrough off for files that are opened from now on.
   void serve_everything() { passthrough_ = false; }
@@ -92,9 +98,11 @@ class Files {
 
  private:
   Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
-                                            const char* name, int flags, const SharedFd& fd);
+                                            const char* name, int flags, const SharedFd& fd,
+                                            const Budgets::Room& room);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
   Result<void> wait_for_release(const InodePtr& inode, int flags);
+  Result<std::int32_t> add_backing(const Tier& tier, int fd, bool writes);
   Result<Opened> open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
                              bool mapped);
   void count_open(const InodePtr& inode, InodeState& state, int flags);

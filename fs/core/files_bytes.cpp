@@ -95,7 +95,7 @@ auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, C
     // A limit, because the user's quota may be used up on every tier that has room.
     if (spills == kMaxSpills || must_not_wait) return answer;
     if (const auto moved = parts_.relocator.spill(inode, fd, offset, more); !moved)
-      return Answer(moved.error());
+      return answer.error().code == EDQUOT ? answer : Answer(moved.error());
   }
 }
 
@@ -103,6 +103,7 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
                                  const std::optional<Caller>& strip_suid, WriteTo where,
                                  std::size_t before) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (file->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(file));
   if (must_not_wait) {
     Inode::Locked state(*file);
     if (parts_.pool[state->place().tier].writes_wait() || writes_may_be_slowed())
@@ -122,6 +123,7 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
     if (where == WriteTo::Offset && file->append_only && (::fcntl(fd, F_GETFL) & O_APPEND))
       return Error(EPERM, "write");
     if (strip_suid) SLUICE_TRY(drop_suid(fd, *strip_suid));
+    CallersRoom room;
     const auto began = std::chrono::steady_clock::now();
     while (done < size) {
       const ssize_t put = ::pwrite(fd, data + done, size - done, offset + static_cast<off_t>(done));
@@ -130,6 +132,8 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
       done += static_cast<std::size_t>(put);
     }
     took = std::chrono::steady_clock::now() - began;
+    // A thread that takes requests often gets the next write of the same user.
+    if (must_not_wait) room.keep();
     return {};
   };
   const auto written = with_room(file, offset, size, put_all);
@@ -160,7 +164,9 @@ Result<void> Files::sync(InodeId id, bool data_only) {
 
 Result<void> Files::allocate(InodeId id, int mode, off_t offset, off_t length) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (file->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(file));
   return with_room(file, offset, static_cast<std::uint64_t>(length), [&](int fd) -> Result<void> {
+    const CallersRoom room;
     while (::fallocate(fd, mode, offset, length) < 0) {
       if (errno != EINTR) return Error::last("fallocate");
     }
@@ -171,6 +177,16 @@ Result<void> Files::allocate(InodeId id, int mode, off_t offset, off_t length) {
 bool Files::is_append_only(InodeId id) {
   const InodePtr file = parts_.table.find(id);
   return file && file->append_only;
+}
+
+bool Files::waits_for_room(InodeId id) {
+  const InodePtr file = parts_.table.find(id);
+  return file && file->waits_for_room;
+}
+
+void Files::stop_waiting_for_room(InodeId id) {
+  const InodePtr file = parts_.table.find(id);
+  if (file && file->waits_for_room) parts_.budgets.give_up_claim(file);
 }
 
 Result<off_t> Files::seek(InodeId id, off_t offset, int whence) {
@@ -185,9 +201,11 @@ Result<std::size_t> Files::copy_range(InodeId from, off_t from_offset, InodeId t
                                       std::size_t length) {
   const InodePtr source = SLUICE_TRY(parts_.tree.inode(from));
   const InodePtr target = SLUICE_TRY(parts_.tree.inode(to));
+  if (target->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(target));
   const SharedFd in = SLUICE_TRY(parts_.descriptors.reader(source));
   const std::size_t most = std::min(length, kMaxCopy);
   return with_room(target, to_offset, most, [&](int out) -> Result<std::size_t> {
+    const CallersRoom room;
     const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out, &to_offset, most, 0);
     // EXDEV between tiers: the kernel then copies through the page cache; the caller sees no error.
     if (copied < 0) return Error::last("copy_file_range");

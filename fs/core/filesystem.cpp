@@ -102,17 +102,14 @@ bool Filesystem::inherit() {
   }
   if (std::all_of(pool_.begin(), pool_.end(), [](const auto& tier) { return tier->online(); }))
     return inherited.complete;
-  table_.for_each([](Inode& inode) {
+  table_.for_each_directory([](Inode& inode) {
     Inode::Locked state(inode);
-    if (inode.is_directory()) state->directory.partly_unknown = true;
+    state->directory.partly_unknown = true;
   });
   return false;
 }
 
-Result<void> Filesystem::flush() {
-  times_.flush();
-  return accesses_.flush();
-}
+Result<void> Filesystem::flush() { return accesses_.flush(); }
 
 Result<void> Filesystem::close() {
   budget_keeper_.stop();
@@ -134,6 +131,7 @@ void Filesystem::tick() {
     log::get().warn("cannot store access counts, keeping them in memory: why={}",
                     std::strerror(flushed.error().code));
   }
+  table_.give_back_memory();
 }
 
 void Filesystem::check_tiers() {

@@ -16,11 +16,11 @@ Result<InodePtr> GpuFiles::regular_file(InodeId id) {
 }
 
 Result<Transfer> GpuFiles::read(InodeId id, Memory& memory, std::span<const Segment> segments,
-                                Route wanted, uid_t user) {
+                                Route wanted, uid_t user, std::function<bool()> is_cancelled) {
   const InodePtr file = SLUICE_TRY(regular_file(id));
   const UseGuard guard(file);
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
-  const EngineFile from{.fd = fd->get(), .user = user};
+  const EngineFile from{.fd = fd->get(), .user = user, .is_cancelled = std::move(is_cancelled)};
   const auto done = segments.size() == 1
                         ? parts_.engine.use().read(from, memory, segments[0], wanted)
                         : parts_.engine.use().read(from, memory, segments, wanted);
@@ -41,13 +41,15 @@ Result<Transfer> GpuFiles::gather_from_hbm(InodeId id, Memory& memory, std::uint
 }
 
 Result<Transfer> GpuFiles::write(InodeId id, Memory& memory, const Segment& segment, Route wanted,
-                                 const std::optional<Caller>& strip_suid) {
+                                 const Caller& writer) {
   const InodePtr file = SLUICE_TRY(regular_file(id));
+  const auto strip_suid = writer.uid == 0 ? std::nullopt : std::optional(writer);
   // No guard: the mover does not move a file that is open for writing, and a write to a full tier
   // must be able to spill the file.
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
   EngineFile to{.fd = fd->get()};
   to.write = [&](const std::byte* data, std::size_t size, std::uint64_t offset) -> Result<void> {
+    const CurrentCaller now(writer);  // the engine writes in a thread of its own
     while (size > 0) {
       const std::size_t put = SLUICE_TRY(parts_.files.write(
           id, reinterpret_cast<const char*>(data), size, static_cast<off_t>(offset), strip_suid));

@@ -12,11 +12,14 @@
 #include <sstream>
 #include <utility>
 
+#include "base/crash.hpp"
+#include "base/thread.hpp"
+
 namespace sluice {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'S', 'l', 'u', 'i', 'c', 'e', 'H', 'O'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 // The memory is sparse: only pages that were used exist. These are the most records of each kind.
 #ifdef __SANITIZE_THREAD__
@@ -39,9 +42,17 @@ static_assert(sizeof(RequestNote) <= 64);
 
 constexpr std::size_t kLongestInit = 256;
 
-// RequestNote::opcode counts in its upper bits how many successors have inherited the note.
+// RequestNote::opcode counts in its upper bits how many successors have inherited the note, and
+// below them how many daemons have crashed in the request.
+constexpr std::uint32_t kOneCrash = 1 << 16;
 constexpr std::uint32_t kOneSuccessor = 1 << 24;
 constexpr std::uint32_t kMostSuccessors = 32 * kOneSuccessor;
+constexpr std::uint32_t kCrashes = kOneSuccessor - kOneCrash;
+
+// Instead of a request's number: the thread that crashed answered none. It may have worked for any.
+constexpr std::uint64_t kSomeRequest = ~std::uint64_t{0};
+
+std::atomic<std::uint64_t*> crashed_in{nullptr};  // for the signal handler; in shared memory
 
 }  // namespace
 
@@ -63,6 +74,7 @@ struct Handover::Header {
   std::array<char, 4096> mountpoint;
   std::uint32_t names_size;
   std::array<char, 4096> names;  // of the tiers, each on a line
+  std::uint64_t crashed_in;      // the request in which the daemon crashed; see kSomeRequest
 };
 
 namespace {
@@ -89,7 +101,13 @@ std::vector<std::string> lines_of(const std::array<char, Size>& text, std::uint3
 Handover::Handover(UniqueFd fd, void* memory)
     : fd_(std::move(fd)), memory_(memory), header_(static_cast<Header*>(memory)) {}
 
-Handover::~Handover() { ::munmap(memory_, kSize); }
+Handover::~Handover() {
+  if (crashed_in == &header_->crashed_in) {
+    set_crash_hook(nullptr);
+    crashed_in = nullptr;
+  }
+  ::munmap(memory_, kSize);
+}
 
 void Handover::set_tables() {
   auto* bytes = static_cast<std::byte*>(memory_);
@@ -154,6 +172,28 @@ void Handover::add_tier(const std::string& name, const std::string& added) {
   if (!added.empty()) append_line(header_->tiers, header_->tiers_size, added);
 }
 
+void Handover::note_crashes() {
+  crashed_in = &header_->crashed_in;
+  set_crash_hook([] {
+    std::uint64_t* const place = crashed_in;
+    const std::uint64_t request = answered_request();
+    if (place != nullptr && !is_background_thread())
+      __atomic_store_n(place, request == 0 ? kSomeRequest : request, __ATOMIC_RELEASE);
+  });
+}
+
+unsigned Handover::count_crashes(std::uint64_t unique, std::uint32_t opcode) {
+  MutexLock lock(mutex_);
+  const auto found = inherited_notes_.find(unique);
+  RequestNote* note = found == inherited_notes_.end() ? nullptr : found->second;
+  if (predecessor_crashed_in_ == unique || predecessor_crashed_in_ == kSomeRequest) {
+    if (note == nullptr && (note = new_note(unique, opcode)) != nullptr)
+      inherited_notes_[unique] = note;
+    if (note != nullptr) note->opcode += kOneCrash;
+  }
+  return note == nullptr ? 0 : (note->opcode & kCrashes) / kOneCrash;
+}
+
 void Handover::set_stopped() {
   header_->stopped = std::chrono::steady_clock::now().time_since_epoch().count();
 }
@@ -175,6 +215,7 @@ Result<std::unique_ptr<Handover>> Handover::open(UniqueFd fd, const std::string&
   auto out = std::unique_ptr<Handover>(new Handover(std::move(fd), memory));
   out->epoch_ = ++out->header_->epoch;
   out->predecessor_stopped_ = std::exchange(out->header_->stopped, 0);
+  out->predecessor_crashed_in_ = std::exchange(out->header_->crashed_in, 0);
   out->set_tables();
   std::vector<RequestNote*> old;
   out->notes_.inherit([&](RequestNote& note) {
@@ -212,6 +253,10 @@ RequestNote* Handover::begin_note(std::uint64_t unique, std::uint32_t opcode, bo
       return note;
     }
   }
+  return new_note(unique, opcode);
+}
+
+RequestNote* Handover::new_note(std::uint64_t unique, std::uint32_t opcode) {
   RequestNote* note = notes_.allocate();
   if (note == nullptr) return nullptr;
   note->opcode = opcode;

@@ -73,7 +73,8 @@ struct OpenRecord {
   static constexpr std::uint32_t kDirectIo = 1U << 31;  // it bypasses the kernel's page cache
   static constexpr std::uint32_t kDirectory = 1U << 30;
   static constexpr std::uint32_t kCachesListing = 1U << 29;
-  static constexpr std::uint32_t kOwnFlags = kDirectIo | kDirectory | kCachesListing;
+  static constexpr std::uint32_t kByRoot = 1U << 28;  // root opened it
+  static constexpr std::uint32_t kOwnFlags = kDirectIo | kDirectory | kCachesListing | kByRoot;
 };
 static_assert(sizeof(OpenRecord) == 32);
 
@@ -169,6 +170,13 @@ class Handover {
   // `added`: as the user gave it; empty if it was there from the start.
   void add_tier(const std::string& name, const std::string& added = {});
 
+  // From here on, if a thread of this process crashes, the request that it answers is noted for
+  // the successor.
+  void note_crashes();
+  // REQUIRES: the request is a repetition, and begin_note() was not called for it. If the
+  // predecessor crashed in it, counts that. Returns how many daemons have crashed in it.
+  unsigned count_crashes(std::uint64_t unique, std::uint32_t opcode);
+
   // Notes that this daemon takes no more requests, because it hands over.
   void set_stopped();
   // When the predecessor did, in nanoseconds of the monotonic clock; 0 if it crashed.
@@ -196,12 +204,14 @@ class Handover {
   struct Header;
   Handover(UniqueFd fd, void* memory);
   void set_tables();
+  RequestNote* new_note(std::uint64_t unique, std::uint32_t opcode);
 
   UniqueFd fd_;
   void* const memory_;
   Header* const header_;
   std::uint32_t epoch_ = 0;
   std::int64_t predecessor_stopped_ = 0;
+  std::uint64_t predecessor_crashed_in_ = 0;  // Header::crashed_in
   RecordTable<InodeRecord> inodes_;
   RecordTable<PlaceRecord> places_;
   RecordTable<OpenRecord> opens_;

@@ -115,6 +115,15 @@ HbmPins::Count HbmPins::count() {
   return out;
 }
 
+std::vector<std::string> HbmPins::paths() {
+  const MutexLock lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& [id, pin] : pins_) {
+    if (pin.is_found) out.push_back(pin.path);
+  }
+  return out;
+}
+
 Result<void> HbmPins::pin(const InodePtr& file, uid_t user) {
   if (!S_ISREG(file->type)) return Error(EISDIR, "only files can be pinned to GPU memory");
   const std::string path = parts_.tree.path_of(file);

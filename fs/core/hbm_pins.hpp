@@ -65,6 +65,8 @@ class HbmPins {
     std::size_t all = 0, most_of_user = 0;  // the latter without root
   };
   Count count();
+  // The last known paths of the pinned files that were found.
+  std::vector<std::string> paths();
   // Copies the file soon; all zero stands for the first GPU. EAGAIN: too many are waiting.
   // EOPNOTSUPP: the mount keeps no files in GPU memory. ENODEV: there is no such GPU.
   Result<void> prefetch(InodeId file, const GpuUuid& gpu, uid_t user);

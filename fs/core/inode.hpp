@@ -51,12 +51,13 @@ struct OpenFile {
   bool passthrough = false;
   std::int32_t backing_id = 0;
   unsigned opens = 0;
-  unsigned writers = 0;  // opens that can write
-  unsigned mappers = 0;  // opens that can map the file shared and writable: those with O_RDWR
-  SharedFd reader;       // O_RDONLY; opened when first needed
-  SharedFd writer;       // O_RDWR; opened when first needed
-  bool direct = false;   // some open of it bypasses the kernel's page cache
-  bool is_held = false;  // a writer has waited in vain for passthrough opens to end
+  unsigned writers = 0;    // opens that can write
+  unsigned mappers = 0;    // opens that can map the file shared and writable: those with O_RDWR
+  bool users_map = false;  // one of these was a user's who is not root, now or before
+  SharedFd reader;         // O_RDONLY; opened when first needed
+  SharedFd writer;         // O_RDWR; opened when first needed
+  bool direct = false;     // some open of it bypasses the kernel's page cache
+  bool is_held = false;    // a writer has waited in vain for passthrough opens to end
   // Room on the tier that is reserved for passthrough writers; see Tier::promise().
   std::uint64_t promised = 0;
   Tier* promised_on = nullptr;  // another disk may have taken the tier's place since
@@ -115,11 +116,8 @@ class FileMove {
 // The times that are shown instead of those on the tiers; see ShownTimes.
 struct InodeTimes {
   KeptTimes kept;
-  // While a move changes names in a copy of this directory: the slot of that tier, or 0, and the
-  // mtime that is shown meanwhile.
-  std::uint8_t changing = 0;
-  std::int64_t mtime = 0;
-  // Counts changes of `changing`. A reader of the tier's times retries if it differs afterwards.
+  // Counts changes of a directory's `kept`. A reader of the tier's times retries if it differs
+  // afterwards.
   unsigned changes = 0;
 };
 
@@ -185,7 +183,7 @@ struct InodeState {
   CachedPins pins;
   CachedXattrs xattrs;
   std::unique_ptr<InodeTimes> times;  // absent: the times on the tiers are shown
-  bool times_known = false;           // `times` was loaded from the store
+  bool times_known = false;           // `times` has what the store has
   DirectoryState directory;
 
   // Where the bytes are; for a directory, its fastest copy.
@@ -321,7 +319,11 @@ class Inode {
     std::atomic<std::uint64_t> gpu_bytes{0};
     std::atomic<pid_t> last_opener{0};  // tells a walk over many files from use; a guess
   } accesses;
-  std::atomic<int> listings{0};  // of this directory that are reading its names
+  std::atomic<bool> is_gone{false};  // the file has lost its last name
+  std::atomic<int> listings{0};      // of this directory that are reading its names
+  // A new file that found no room in a directory with a budget: its first write waits for it. The
+  // file is served as long as this is set. See Budgets::claim_room().
+  std::atomic<bool> waits_for_room{false};
   // chattr +a, as of the last open for writing or change of flags. A hint: the tier's filesystem
   // enforces the flag.
   std::atomic<bool> append_only{false};

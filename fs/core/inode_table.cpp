@@ -2,6 +2,7 @@
 #include "fs/core/inode_table.hpp"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,6 +10,11 @@
 
 namespace sluice {
 namespace {
+
+// Files of a shard that do not rest although they could. Few, so that the memory of a file that is
+// put to rest is still in the caches of the CPU: with 64, a walk took 10 % longer.
+constexpr std::size_t kMostAwake = 8;
+constexpr std::size_t kManyForgotten = 10'000;
 
 Copy copy_from(const Located& found) { return {found.tier, found.handle, found.pinned}; }
 
@@ -135,15 +141,109 @@ InodePtr InodeTable::restore(const Left& left) const {
 InodePtr InodeTable::find_in(Shard& s, InodeId id) const {
   const auto found = s.inodes.find(to_number(id));
   if (found != s.inodes.end()) return found->second;
+  if (const auto resting = s.resting.find(to_number(id)); resting != s.resting.end()) {
+    InodePtr inode = wake(resting->second);
+    s.inodes.emplace(to_number(id), inode);
+    s.resting.erase(resting);
+    note_awake(s, *inode);
+    return inode;
+  }
   const auto left = s.left.find(to_number(id));
   if (left == s.left.end()) return nullptr;
   InodePtr inode = restore(left->second);
   if (inode) {
-    s.inodes[to_number(id)] = inode;
+    s.inodes.emplace(to_number(id), inode);
   } else {
     handover_->inodes().release(left->second.record);
   }
   s.left.erase(left);
+  if (inode) note_awake(s, *inode);
+  return inode;
+}
+
+void InodeTable::note_awake(Shard& s, const Inode& inode) const {
+  // A directory has descriptors and caches that are worth more than its memory.
+  if (inode.is_directory() || handover_ == nullptr) return;
+  s.awake.push_back(to_number(inode.id()));
+  // Two, so that files which were in use for a while get their turn.
+  if (s.awake.size() > kMostAwake) rest_oldest(s, 2);
+}
+
+void InodeTable::rest_oldest(Shard& s, std::size_t tries) const {
+  for (; tries > 0 && !s.awake.empty(); --tries) {
+    const std::uint64_t id = s.awake.front();
+    s.awake.pop_front();
+    if (!rest(s, id) && s.inodes.contains(id)) s.awake.push_back(id);
+  }
+}
+
+// Whether the inode is used by nobody, and the records and Resting can hold all that is known.
+bool InodeTable::can_rest(const InodePtr& inode, const InodeState& state) const {
+  // Only the table has it, and others can only get it from the table: PageWatch, which has weak
+  // pointers, is excluded below.
+  if (inode.use_count() > 1 || inode->record_ == nullptr || state.copies.size() != 1) return false;
+  const InodeRecord& record = *inode->record_;
+  const Copy& copy = state.place();
+  const auto& accesses = inode->accesses;
+  return copy.record != nullptr && !copy.fd && inode->lookups_ == record.lookups &&
+         record.parent == to_number(state.name.parent) &&
+         record.kernel_knows_since == state.name.kernel_knows_since && !state.open &&
+         !state.times && !state.is_moving() && state.changes == 0 && state.uses == 0 &&
+         !state.has_duplicate && !state.move_waits && !state.is_doomed &&
+         !state.pages.maybe_mapped && !state.pages.is_watched && accesses.new_opens == 0 &&
+         accesses.gpu_bytes == 0 && !inode->waits_for_room && !inode->is_gone;
+}
+
+bool InodeTable::rest(Shard& s, std::uint64_t id) const {
+  const auto found = s.inodes.find(id);
+  if (found == s.inodes.end()) return false;
+  const InodePtr& inode = found->second;
+  {
+    Inode::Locked state(*inode);
+    if (!can_rest(inode, *state)) return false;
+    const Copy& copy = state->place();
+    Resting& resting = s.resting[id];
+    resting.record = inode->record_;
+    resting.place = copy.record;
+    resting.size_hint = state->size_hint;
+    resting.kernel_mtime = state->pages.kernel_mtime;
+    resting.made_until = inode->accesses.made_until;
+    resting.last_opener = inode->accesses.last_opener;
+    resting.own_pin_epoch = state->pins.own_epoch;
+    resting.own_pin = state->pins.own;
+    resting.tier = copy.tier;
+    resting.has_stale_pages = state->pages.stale;
+    resting.has_no_xattrs = state->xattrs.none;
+    resting.times_known = state->times_known;
+    resting.append_only = inode->append_only;
+    resting.name = std::move(state->name.text);
+  }
+  s.inodes.erase(found);
+  return true;
+}
+
+InodePtr InodeTable::wake(const Resting& resting) const {
+  InodeRecord& record = *resting.record;
+  auto inode = std::make_shared<Inode>(Identity{InodeId{record.inode}, record.generation},
+                                       record.type & S_IFMT);
+  inode->record_ = &record;
+  inode->lookups_ = record.lookups;
+  inode->accesses.made_until = resting.made_until;
+  inode->accesses.last_opener = resting.last_opener;
+  inode->append_only = resting.append_only;
+  Inode::Locked state(*inode);
+  const PlaceRecord& place = *resting.place;
+  state->copies.reserve(1);
+  state->copies.push_back(
+      {resting.tier, {std::string(place.handle.data(), place.handle_size)}, {}, resting.place});
+  state->name = {InodeId{record.parent}, resting.name, record.kernel_knows_since};
+  state->size_hint = resting.size_hint;
+  state->pages.stale = resting.has_stale_pages;
+  state->pages.kernel_mtime = resting.kernel_mtime;
+  state->pins.own = resting.own_pin;
+  state->pins.own_epoch = resting.own_pin_epoch;
+  state->xattrs.none = resting.has_no_xattrs;
+  state->times_known = resting.times_known;
   return inode;
 }
 
@@ -196,14 +296,17 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
   for (;;) {
     Shard& s = shard(identity.id);
     MutexLock lock(s.mutex);
-    find_in(s, identity.id);  // restores it
-    InodePtr& slot = s.inodes[to_number(identity.id)];
-    if (!slot) {
-      slot = std::make_shared<Inode>(identity, found[0].st.st_mode);
-      Inode::Locked state(*slot);
-      state->copies.reserve(found.size());
-      for (const Located& f : found) state->copies.push_back(copy_from(f));
-    } else if (!refresh(*this, *slot, found)) {
+    InodePtr inode = find_in(s, identity.id);
+    if (!inode) {
+      inode = std::make_shared<Inode>(identity, found[0].st.st_mode);
+      {
+        Inode::Locked state(*inode);
+        state->copies.reserve(found.size());
+        for (const Located& f : found) state->copies.push_back(copy_from(f));
+      }
+      s.inodes.emplace(to_number(identity.id), inode);
+      note_awake(s, *inode);
+    } else if (!refresh(*this, *inode, found)) {
       // Another file has this identity: it moved to another tier, and the inode number and
       // generation that it had here were reused. The new file gets a number of its own.
       const Identity displaced =
@@ -212,27 +315,27 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
       identity = displaced;
       continue;
     }
-    if (slot->lookups_ == 0) record(*slot);
-    ++slot->lookups_;
-    Inode::Locked state(*slot);
+    if (inode->lookups_ == 0) record(*inode);
+    ++inode->lookups_;
+    Inode::Locked state(*inode);
     const struct stat& st = found[0].st;
     state->size_hint = static_cast<std::uint64_t>(st.st_size);
     state->pages.kernel_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
     // A rename may overtake a walk of the daemon, but not a lookup by the kernel. A walk may also
     // find the text of the name of which a predecessor left a hash.
     const bool is_believed = who == LookupBy::Kernel || state->name.kernel_knows_since == 0 ||
-                             slot->is_named(*state, parent, name);
+                             inode->is_named(*state, parent, name);
     if (is_believed && (state->name.parent != parent || state->name.text != name)) {
       state->name.parent = parent;
       state->name.text = name;
     }
     if (who == LookupBy::Kernel)
       state->name.kernel_knows_since = std::chrono::steady_clock::now().time_since_epoch().count();
-    if (slot->record_ != nullptr) {
-      slot->record_->lookups = static_cast<std::uint32_t>(slot->lookups_);
-      if (is_believed) slot->record_name(*state);  // otherwise a hash is perhaps all that is known
+    if (inode->record_ != nullptr) {
+      inode->record_->lookups = static_cast<std::uint32_t>(inode->lookups_);
+      if (is_believed) inode->record_name(*state);  // otherwise a hash is perhaps all that is known
     }
-    return slot;
+    return inode;
   }
 }
 
@@ -243,12 +346,24 @@ void InodeTable::add_root(const InodePtr& root) {
   s.inodes[to_number(kRootId)] = root;
 }
 
+bool InodeTable::forget_resting(Shard& s, InodeId id, std::uint64_t count) {
+  const auto found = s.resting.find(to_number(id));
+  if (found == s.resting.end()) return false;
+  InodeRecord& record = *found->second.record;
+  record.lookups -= static_cast<std::uint32_t>(std::min<std::uint64_t>(record.lookups, count));
+  if (record.lookups != 0) return true;
+  handover_->inodes().release(&record);
+  remove_record(found->second.place);
+  s.resting.erase(found);
+  return true;
+}
+
 void InodeTable::forget(InodeId id, std::uint64_t count) {
   InodePtr last;
   {
     Shard& s = shard(id);
     MutexLock lock(s.mutex);
-    if (id == kRootId || !find_in(s, id)) return;
+    if (id == kRootId || forget_resting(s, id, count) || !find_in(s, id)) return;
     const auto found = s.inodes.find(to_number(id));
     Inode& inode = *found->second;
     inode.lookups_ -= std::min(inode.lookups_, count);
@@ -274,16 +389,80 @@ std::size_t InodeTable::size() const {
   std::size_t count = 0;
   for (const Shard& s : shards_) {
     MutexLock lock(s.mutex);
-    count += s.inodes.size() + s.left.size();
+    count += s.inodes.size() + s.resting.size() + s.left.size();
   }
   return count;
 }
 
-void InodeTable::for_each(const std::function<void(Inode&)>& visit) const {
+std::size_t InodeTable::awake() const {
+  std::size_t count = 0;
+  for (const Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    count += s.inodes.size();
+  }
+  return count;
+}
+
+void InodeTable::rest_unused() {
+  for (Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    rest_oldest(s, s.awake.size());
+  }
+}
+
+void InodeTable::give_back_memory() {
+  rest_unused();
+  const std::size_t known = size();
+  most_known_ = std::max(most_known_, known);
+  if (most_known_ - known < kManyForgotten) return;
+  // The C library would keep the memory of what the kernel forgot for the next time.
+  ::malloc_trim(0);
+  most_known_ = known;
+}
+
+void InodeTable::for_each(const Visit& visit) const {
   for (Shard& s : shards_) {
     MutexLock lock(s.mutex);
     while (!s.left.empty()) find_in(s, InodeId{s.left.begin()->first});
     for (const auto& entry : s.inodes) visit(*entry.second);
+    visit_resting(s, visit);
+  }
+}
+
+void InodeTable::for_each_directory(const Visit& visit) const {
+  for (Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    std::vector<InodeId> left;
+    for (const auto& entry : s.left) {
+      if (S_ISDIR(entry.second.record->type & S_IFMT)) left.push_back(InodeId{entry.first});
+    }
+    for (const InodeId id : left) find_in(s, id);
+    for (const auto& entry : s.inodes) {
+      if (entry.second->is_directory()) visit(*entry.second);
+    }
+  }
+}
+
+void InodeTable::for_each_awake(const Visit& visit) const {
+  for (Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    for (const auto& entry : s.inodes) visit(*entry.second);
+  }
+}
+
+// One at a time, so that a million of them do not take the memory of a million inodes.
+void InodeTable::visit_resting(Shard& s, const Visit& visit) const {
+  std::vector<std::uint64_t> ids;
+  ids.reserve(s.resting.size());
+  for (const auto& entry : s.resting) ids.push_back(entry.first);
+  for (const std::uint64_t id : ids) {
+    const auto found = s.resting.find(id);
+    if (found == s.resting.end()) continue;
+    InodePtr inode = wake(found->second);
+    visit(*inode);
+    s.inodes.emplace(id, std::move(inode));
+    s.resting.erase(found);
+    if (!rest(s, id)) s.awake.push_back(id);
   }
 }
 

@@ -107,7 +107,7 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
   }
   for (const TierIndex index : order) {
     auto copy = parts_.tree.ensure_copy(parent, index);
-    const ShownTimes::NameChange changing(*parent);
+    const ShownTimes::NameChange changing(parts_.times, *parent);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
     if (failed_with(made, ENOSPC) && parts_.pool.twins().make_room(parts_.pool[index], 0)) {
       if (!copy) copy = parts_.tree.ensure_copy(parent, index);
@@ -148,7 +148,7 @@ Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t 
   // mknod(2) makes a regular file if the mode has no type.
   const mode_t type = mode & S_IFMT ? mode & S_IFMT : S_IFREG;
   return make(parent, {name, type, caller.uid}, [&](int directory) -> Result<void> {
-    create_as(caller);
+    const CreateAs creator(caller);
     if (::mknodat(directory, name, mode, device) < 0) return Error::last("mknod");
     return {};
   });
@@ -156,7 +156,7 @@ Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t 
 
 Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller) {
   return make(parent, {name, S_IFDIR, caller.uid}, [&](int directory) -> Result<void> {
-    create_as(caller);
+    const CreateAs creator(caller);
     if (::mkdirat(directory, name, mode) < 0) return Error::last("mkdir");
     return {};
   });
@@ -165,7 +165,7 @@ Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const 
 Result<Entry> Names::symlink(const char* target, InodeId parent, const char* name,
                              const Caller& caller) {
   return make(parent, {name, S_IFLNK, caller.uid}, [&](int directory) -> Result<void> {
-    create_as(caller);
+    const CreateAs creator(caller);
     if (::symlinkat(target, directory, name) < 0) return Error::last("symlink");
     return {};
   });
@@ -201,9 +201,13 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
   }
   SLUICE_TRY(parts_.away.note_new_name(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier, Spares::Use));
-  const ShownTimes::NameChange changing(*directory);
+  const ShownTimes::NameChange changing(parts_.times, *directory);
   remember_beginning();
-  if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
+  {
+    const CallersRoom callers;
+    if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0)
+      return Error::last("link");
+  }
   const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
   parts_.budgets.name_came(directory, new_name, file, Budgets::Growth::None);
   return entry_with_reference({made}, directory, new_name);
@@ -232,6 +236,11 @@ void Names::keep_open_after_unlink(const Located& victim) {
   if (is_served) parts_.descriptors.keep_in_existence(*file, kept->get());
 }
 
+void Names::last_name_gone(const Located& victim) {
+  parts_.pool.twins().forget(victim.identity.id);
+  if (const InodePtr file = parts_.table.find(victim)) file->is_gone = true;
+}
+
 // A removed directory can still be the working directory of a process, and can then be reached only
 // through its descriptors. They are opened here and kept.
 void Names::set_removed(const std::vector<Located>& directory, bool removed) {
@@ -244,9 +253,12 @@ void Names::set_removed(const std::vector<Located>& directory, bool removed) {
 }
 
 void Names::set_removed(const InodePtr& directory, bool removed) {
-  if (removed) parts_.times.forget(directory->id());
-  Inode::Locked state(*directory);
-  state->directory.removed = removed;
+  removed ? parts_.times.forget(*directory) : parts_.times.save(*directory);
+  {
+    Inode::Locked state(*directory);
+    state->directory.removed = removed;
+  }
+  if (removed) parts_.budgets.directory_removed(directory);
 }
 
 Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
@@ -283,10 +295,10 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_open_after_unlink(found[0]);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
-  const ShownTimes::NameChange changing(*directory);
+  const ShownTimes::NameChange changing(parts_.times, *directory);
   remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
-  if (found[0].st.st_nlink == 1) parts_.pool.twins().forget(found[0].identity.id);
+  if (found[0].st.st_nlink == 1) last_name_gone(found[0]);
   parts_.budgets.name_gone(directory, name, found[0].identity.id);
   return {};
 }
@@ -314,11 +326,12 @@ Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>
       parts_.engine.forget(FileId{found[0].st.st_dev, found[0].st.st_ino});
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const ShownTimes::NameChange changing(*names[i].parent);
+    const ShownTimes::NameChange changing(parts_.times, *names[i].parent);
     if (::unlinkat(directories[i].get(), names[i].name.c_str(), 0) < 0)
       return Error::last("unlink");
   }
   parts_.pool.twins().forget(file->id());
+  file->is_gone = true;
   return {};
 }
 
@@ -402,7 +415,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
   // The fastest copy, which defines the attributes, is removed last. No intent is needed: if a
   // crash leaves some of the copies, they are still the same empty directory.
   set_removed(found, true);
-  const ShownTimes::NameChange changing(*directory);
+  const ShownTimes::NameChange changing(parts_.times, *directory);
   remember(Fact::Victim, to_number(found[0].identity.id));
   for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
     const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy->tier));

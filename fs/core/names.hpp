@@ -113,6 +113,8 @@ class Names {
                      const std::function<Result<void>(int directory)>& make_it);
   Result<Entry> try_link(InodeId id, InodeId new_parent, const char* new_name);
   void keep_open_after_unlink(const Located& victim);
+  // The file `victim` has lost its last name.
+  void last_name_gone(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   void set_removed(const InodePtr& directory, bool removed);
   // Whether the first attempt at this request has removed `name`.

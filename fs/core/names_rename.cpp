@@ -191,8 +191,7 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
-  if (replaces && !is_directory(target) && target[0].st.st_nlink == 1)
-    parts_.pool.twins().forget(target[0].identity.id);
+  if (replaces && !is_directory(target) && target[0].st.st_nlink == 1) last_name_gone(target[0]);
   renamed(from, name, source, to, new_name, target, flags);
   return {};
 }
@@ -276,9 +275,10 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
     // Only one tier is involved: its filesystem makes the rename atomic.
     const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(from, source[0].tier));
     const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier, Spares::Use));
-    const ShownTimes::NameChange leaving(*from), arriving(*to);
+    const ShownTimes::NameChange leaving(parts_.times, *from), arriving(parts_.times, *to);
     const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
     remember_rename(source, target);
+    const CallersRoom room;
     if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
       return Error::last("rename");
     return {};
@@ -300,7 +300,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
     if (::fdatasync(file.get()) < 0) return Error::last("sync the renamed file");
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
-  const ShownTimes::NameChange leaving(*from), arriving(*to);
+  const ShownTimes::NameChange leaving(parts_.times, *from), arriving(parts_.times, *to);
   remember_rename(source, target);
   return execute(parts_.store, parts_.pool, steps);
 }

@@ -11,6 +11,9 @@ namespace sluice {
 
 // Used in Error::code in place of an errno. It is never sent to the kernel.
 inline constexpr int kWouldWait = 600;
+// The same for a write that must wait until a budget has room: no thread waits for that, but the
+// request does. See Budgets::when_room().
+inline constexpr int kNoRoomYet = 601;
 
 inline thread_local bool must_not_wait = false;
 

@@ -4,9 +4,15 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice {
+namespace {
+
+constexpr std::size_t kLeastCleaning = 1024;
+
+}  // namespace
 
 void PageWatch::watch(const InodePtr& inode, InodeState& state) {
   state.pages.maybe_mapped = true;
@@ -14,6 +20,9 @@ void PageWatch::watch(const InodePtr& inode, InodeState& state) {
   if (std::exchange(state.pages.is_watched, true)) return;
   MutexLock lock(mutex_);
   mapped_.push_back(inode);
+  if (mapped_.size() < next_cleaning_) return;
+  std::erase_if(mapped_, [](const auto& each) { return each.expired(); });
+  next_cleaning_ = std::max(kLeastCleaning, 2 * mapped_.size());
 }
 
 // The kernel grants a read lease only if no mapping and no descriptor can write to the file.

@@ -52,8 +52,10 @@ class PageWatch {
   KernelSide& kernel_;
   Descriptors& descriptors_;
   Mutex mutex_;
-  std::vector<std::weak_ptr<Inode>> mapped_
-      GUARDED_BY(mutex_);                         // files that may be mapped for writing
+  // Files that may be mapped for writing. Those that the kernel has forgotten are left out from
+  // time to time, because their inodes still take memory.
+  std::vector<std::weak_ptr<Inode>> mapped_ GUARDED_BY(mutex_);
+  std::size_t next_cleaning_ GUARDED_BY(mutex_) = 0;
   std::set<InodeId> written_ GUARDED_BY(mutex_);  // their pages must be dropped
 };
 

@@ -42,6 +42,9 @@ constexpr std::int64_t kQuiet = 60;
 
 constexpr milliseconds kLongestListing{2500};
 
+// How often the hard links of a file are searched for.
+constexpr int kMostSearches = 3;
+
 bool same_file(const struct stat& a, const struct stat& b) {
   const auto same = [](const timespec& x, const timespec& y) {
     return x.tv_sec == y.tv_sec && x.tv_nsec == y.tv_nsec;
@@ -144,11 +147,17 @@ Result<std::vector<std::string>> Relocator::all_names(const Move& move, const Mo
   const struct stat& st = moving.before;
   if (move.paths.size() == st.st_nlink) return move.paths;
   if (st.st_nlink == 0) return Error(ESTALE, "the file was deleted");
-  // A request gives one name only. The others must be looked for.
-  auto found = SLUICE_TRY(find_names(parts_.pool[moving.tier()], st.st_ino, st.st_nlink));
-  if (found.size() != st.st_nlink)
-    return Error(EMLINK, "one of its hard links cannot be found on its tier");
-  return found;
+  // A request gives one name only. The others must be looked for. If users rename one of them, or
+  // its directory, the search may miss it.
+  for (int search = 0; search < kMostSearches; ++search) {
+    auto found = SLUICE_TRY(find_names(parts_.pool[moving.tier()], st.st_ino, st.st_nlink));
+    if (found.size() == st.st_nlink) return found;
+    struct stat now {};
+    if (::fstat(moving.source(), &now) < 0) return Error::last("stat");
+    if (moving.is_cancelled() || !same_file(st, now))
+      return Error(ECANCELED, "the file was renamed");
+  }
+  return Error(EMLINK, "one of its hard links cannot be found on its tier");
 }
 
 // Opens the file, takes a lease on it and registers the move with the inode. EBUSY if the file is
@@ -197,7 +206,7 @@ Result<void> Relocator::open_for_move(Moving& moving, const Move& move) {
   return {};
 }
 
-Result<std::unique_ptr<MovingFile>> Relocator::begin_move(const Move& move) {
+Result<std::unique_ptr<MovingFile>> Relocator::begin_move(Move& move) {
   if (move.paths.empty()) return Error(ESTALE, "the file has no name");
   finish_moves();
   std::vector<InodeId> references;
@@ -208,9 +217,8 @@ Result<std::unique_ptr<MovingFile>> Relocator::begin_move(const Move& move) {
     // A request means the file, by whatever name. The mover's thread has the time to look for one.
     const InodePtr known = move.reason == Reason::Requested ? parts_.table.find(move.id) : nullptr;
     if (known && ensure_name(known)) {
-      Move by_name = move;
-      by_name.paths = {parts_.tree.path_of(known)};
-      if (by_name.paths != move.paths) return begin_move(by_name);
+      const std::vector<std::string> paths{parts_.tree.path_of(known)};
+      if (std::exchange(move.paths, paths) != paths) return begin_move(move);
     }
     return file ? Error(ESTALE, "another file has its name") : file.error();
   }
@@ -309,7 +317,6 @@ std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& 
   for (const std::size_t i : which) {
     if (!results[i]) continue;
     const InodePtr& file = moving(i).change.file;
-    parts_.times.save(*file);
     parts_.kernel.drop_attributes(file->id());  // st_blocks
     // The engine may have read the original while it was copied.
     parts_.engine.forget(moving(i).source());

@@ -32,6 +32,7 @@
 #include "tiering/intent.hpp"
 #include "tiering/mover.hpp"
 #include "tiering/pool.hpp"
+#include "tiering/relocate.hpp"
 
 namespace sluice {
 
@@ -54,7 +55,7 @@ class Relocator final : public MoveHost {
   explicit Relocator(Parts parts) : parts_(std::move(parts)) {}
 
   // MoveHost
-  Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) override;
+  Result<std::unique_ptr<MovingFile>> begin_move(Move& move) override;
   std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) override;
 
   // Moves a file that is open for writing to a tier with room for `more` bytes at `offset`. `full`
@@ -94,6 +95,7 @@ class Relocator final : public MoveHost {
     SharedFd source;                   // the original, open
     std::vector<Name> names;           // empty: the file has none, and only the inode changes
     std::vector<Step> steps;           // prepare() computes them
+    ShownBefore shown;                 // what users see of the file
     Original keep = Original::Remove;  // whether the original stays as a twin
     NamesLock lock = NamesLock::Free;  // whether the caller holds Namespace::lock
     // For a file that is being written: the writers' descriptor of the original, and descriptors of
@@ -104,17 +106,21 @@ class Relocator final : public MoveHost {
   struct UnfinishedMove {
     InodePtr file;
     std::vector<Step> steps;
-    std::uint64_t sequence;  // of the intent
-    bool moved;              // the copy is the file
-    Copy original;           // where the file is if the switch is undone
+    std::uint64_t sequence;         // of the intent
+    bool moved;                     // the copy is the file
+    Copy original;                  // where the file is if the switch is undone
+    std::vector<InodePtr> parents;  // of its names
     std::vector<InodeId> references;
   };
 
   // relocator_switch.cpp: the switch, which moves, spills and drains share.
   Result<void> prepare(Switch& change);
+  Result<void> check_not_hidden(const Switch& change, const Switch::Name& name);
+  Result<void> check_name(const Switch& change, const Switch::Name& name);
   Result<void> check_names(const Switch& change);
   std::vector<Result<void>> switch_all(const std::vector<Switch*>& changes);
   void set_place(Inode& file, const Copy& place, SharedFd reader, SharedFd writer);
+  AroundStep hiding_steps(const UnfinishedMove& move);
   void end_unfinished(const UnfinishedMove& move);
   void note_twin(const Switch& change);
   void remember_unfinished(const Switch& change, const MoveEnd& end);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/file_at.hpp"
+#include "fs/core/caller.hpp"
 #include "fs/core/relocator.hpp"
 #include "tiering/relocate.hpp"
 #include "tiering/twins.hpp"
@@ -48,6 +49,7 @@ Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, 
                                          Remainder& left, std::vector<std::string>& below) {
   {
     ExclusiveLock lock(parts_.names.lock);
+    const CurrentCaller nobody({.uid = kNobody, .gid = kNobody});  // see NobodysRoom
     SLUICE_TRY(parts_.tree.ensure_copy(directory, to.index()));
   }
   const OpenCopy copy = SLUICE_TRY(parts_.tree.open_copy(directory, from.index()));

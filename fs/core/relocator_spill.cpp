@@ -196,7 +196,6 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
   parts_.names.end_move();
   move->end();
   if (!switched) return switched;
-  if (named) parts_.times.save(*inode);
   parts_.engine.forget(source->get());
   return {};
 }
@@ -206,7 +205,10 @@ Result<void> Relocator::switch_open_file(Switch& change, bool named) {
   if (!named) {
     change.original = file->place();
     const Located& there = change.copy->located;
-    parts_.times.moved_while_written(*file, change.original.tier, change.source->get(), change.to);
+    const TierIndex from = change.original.tier;
+    change.shown = parts_.times.before_move(*file, from, change.source->get());
+    change.shown.ctime = kNoTime;
+    parts_.times.moved(*file, from, change.to, change.copy->fd.get(), change.shown);
     Copy place{change.to, there.handle, there.pinned};
     place.record = parts_.table.record_place(file->id(), place);
     set_place(*file, place, change.reader, change.writer);

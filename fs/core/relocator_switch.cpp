@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The switch: a file's copy on another tier gets the file's names, and the original loses them.
 // Moves, spills and the emptying of a tier all end here.
-#include <sys/xattr.h>
-
 #include <algorithm>
 #include <optional>
 
 #include "base/log.hpp"
+#include "fs/core/caller.hpp"
 #include "fs/core/relocator.hpp"
 #include "tiering/relocate.hpp"
 #include "tiering/twins.hpp"
@@ -20,31 +19,53 @@ Result<void> Relocator::prepare(Switch& change) {
   Tier& to = parts_.pool[change.to];
   std::vector<NamePlaces> places;
   for (Switch::Name& name : change.names) {
-    SLUICE_TRY(parts_.tree.check_not_hidden(name.parent, name.text, from.index(), to.index()));
     name.from = SLUICE_TRY(parts_.tree.open_copy(name.parent, from.index()));
+    SLUICE_TRY(check_not_hidden(change, name));
     auto opened = parts_.tree.open_copy(name.parent, to.index());
     if (failed_with(opened, ENOENT)) {
       // The new directory gets the name that the parent has now, so no rename may run meanwhile.
       std::optional<ExclusiveLock> no_renames;
       if (change.lock == NamesLock::Free) no_renames.emplace(parts_.names.lock);
+      const CurrentCaller nobody({.uid = kNobody, .gid = kNobody});  // see NobodysRoom
       opened = parts_.tree.ensure_copy(name.parent, to.index());
     }
     if (!opened) return opened.error();
     name.to = *std::move(opened);
     places.push_back({name.from.get(), name.to.get(), name.text});
   }
-  change.steps = SLUICE_TRY(relocation_steps(*change.copy, from, to, places, change.keep));
+  if (S_ISREG(change.file->type)) {
+    change.shown = parts_.times.before_move(*change.file, from.index(), change.source->get());
+    if (change.writer) change.shown.ctime = kNoTime;
+  }
+  change.steps =
+      SLUICE_TRY(relocation_steps(*change.copy, from, to, places, change.keep, change.shown));
   return {};
 }
 
-// ESTALE if the file no longer has one of the names.
+// EEXIST if the file would be behind another one of its name.
+Result<void> Relocator::check_not_hidden(const Switch& change, const Switch::Name& name) {
+  const auto check = [&] {
+    return parts_.tree.check_not_hidden(name.parent, name.text, change.original.tier, change.to);
+  };
+  if (const auto checked = check(); !failed_with(checked, EEXIST)) return checked;
+  // A user may just have renamed the file away, or be renaming another one over it.
+  std::optional<ExclusiveLock> no_renames;
+  if (change.lock == NamesLock::Free) no_renames.emplace(parts_.names.lock);
+  SLUICE_TRY(check_name(change, name));
+  return check();
+}
+
+// ECANCELED if the file no longer has the name.
+Result<void> Relocator::check_name(const Switch& change, const Switch::Name& name) {
+  const auto there =
+      parts_.pool[change.original.tier].identity_of(name.from.get(), name.text.c_str());
+  if (!there && there.error().code != ENOENT) return there.error();
+  if (!there || *there != change.copy->original) return Error(ECANCELED, "the file was renamed");
+  return {};
+}
+
 Result<void> Relocator::check_names(const Switch& change) {
-  const Tier& from = parts_.pool[change.original.tier];
-  for (const Switch::Name& name : change.names) {
-    const auto there = from.identity_of(name.from.get(), name.text.c_str());
-    if (!there && there.error().code != ENOENT) return there.error();
-    if (!there || *there != change.copy->original) return Error(ESTALE, "the file was renamed");
-  }
+  for (const Switch::Name& name : change.names) SLUICE_TRY(check_name(change, name));
   return {};
 }
 
@@ -74,22 +95,19 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
   }
   const SharedLock no_replay(intents_);
   std::int64_t last_ctime = 0;
-  const auto copy_has_names = [&](std::size_t i) {
+  const auto copy_has_names = [&](std::size_t i) -> KeptTimes {
     Switch& change = *changes[i];
     const Located& there = change.copy->located;
-    // It is the file now. Before its ctime is noted, because this changes it.
-    if (change.copy->is_twin) ::fremovexattr(change.copy->fd.get(), kTwinXattr);
-    if (change.writer) {
-      parts_.times.moved_while_written(*change.file, change.original.tier, change.source->get(),
-                                       change.to);
-    } else if (S_ISREG(change.file->type)) {
-      last_ctime = std::max(
-          last_ctime, parts_.times.moved(*change.file, change.original.tier, change.source->get(),
-                                         change.to, change.copy->fd.get()));
+    KeptTimes times;
+    if (S_ISREG(change.file->type)) {
+      times = parts_.times.moved(*change.file, change.original.tier, change.to,
+                                 change.copy->fd.get(), change.shown);
+      last_ctime = std::max(last_ctime, times.copies[0].ctime);
     }
     set_place(*change.file, Copy{change.to, there.handle, there.pinned, records[i]}, change.reader,
               change.writer);
     parts_.names.note_switch();
+    return times;
   };
   // First come the steps that make each name on the new tier, then those that remove each name from
   // the old one.
@@ -104,7 +122,7 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
   const auto ends =
       execute_moves(parts_.store, parts_.pool, intents, copy_has_names, without_new_times);
   // A change of one of the files after this gets a later ctime.
-  ShownTimes::wait_until_past(last_ctime);
+  wait_until_past(last_ctime);
   std::vector<Result<void>> results;
   for (std::size_t i = 0; i < changes.size(); ++i) {
     const Switch& change = *changes[i];
@@ -152,8 +170,23 @@ void Relocator::remember_unfinished(const Switch& change, const MoveEnd& end) {
   }
   parts_.names.begin_move();  // so that operations that change names look for it
   MutexLock lock(unfinished_mutex_);
-  unfinished_.push_back({change.file, change.steps, end.sequence, end.result.has_value(),
-                         change.original, references});
+  UnfinishedMove& move = unfinished_.emplace_back();
+  move = {change.file,     change.steps, end.sequence, end.result.has_value(),
+          change.original, {},           references};
+  for (const Switch::Name& name : change.names) move.parents.push_back(name.parent);
+}
+
+// Hides the steps of a move from the times of directories, as switch_all() does.
+AroundStep Relocator::hiding_steps(const UnfinishedMove& move) {
+  return [this, &move](std::size_t, std::size_t step, const auto& act) -> Result<void> {
+    const bool makes = step < move.parents.size();
+    const InodePtr& parent = move.parents[makes ? step : step - move.parents.size()];
+    const unsigned slot = makes ? move.steps[step].to.slot : move.steps[step].from.slot;
+    const Tier* tier = parts_.pool.by_slot(slot);
+    if (tier == nullptr) return act();
+    const OpenCopy directory = SLUICE_TRY(parts_.tree.open_copy(parent, tier->index()));
+    return parts_.times.change_with_old_times(*parent, tier->index(), directory.get(), act);
+  };
 }
 
 void Relocator::finish_moves() {
@@ -170,7 +203,8 @@ void Relocator::finish_moves() {
   }
   for (UnfinishedMove& each : tries) {
     // If the original is the file, a user may have it open for writing: the switch must be undone.
-    const auto is_copy = each.moved ? finish_move(parts_.pool, each.steps) : [&]() -> Result<bool> {
+    const auto is_copy = [&]() -> Result<bool> {
+      if (each.moved) return finish_move(parts_.pool, each.steps, hiding_steps(each));
       SLUICE_TRY(undo_move(parts_.pool, each.steps));
       return false;
     }();

@@ -33,7 +33,7 @@ enum class Fact : std::uint8_t {
 // Plain data in shared memory.
 struct RequestNote {
   std::uint64_t unique = 0;  // the kernel's number of the request; 0: the note is free
-  std::uint32_t opcode = 0;  // and how many successors have inherited it; see handover.cpp
+  std::uint32_t opcode = 0;  // and counts of successors and crashes; see handover.cpp
   std::uint32_t known = 0;   // bit n: facts[n] is set
   std::array<std::uint64_t, static_cast<std::size_t>(Fact::Count)> facts{};
 };
@@ -41,12 +41,17 @@ struct RequestNote {
 namespace detail {
 inline thread_local RequestNote* current_note = nullptr;
 inline thread_local bool is_repeated = false;
+// Read by a signal handler of the same thread.
+inline thread_local std::uint64_t answered_request = 0;
 }  // namespace detail
 
 // The kernel's number of the request that the calling thread answers; 0: it is not known.
 inline std::uint64_t current_request() {
   return detail::current_note == nullptr ? 0 : detail::current_note->unique;
 }
+
+// The same for a request without a note.
+inline std::uint64_t answered_request() { return detail::answered_request; }
 
 // True if an earlier daemon took this request from the kernel and ended before it answered.
 inline bool is_repeated() { return detail::is_repeated; }
@@ -71,16 +76,19 @@ inline void remember(Fact fact, std::uint64_t value) {
   __atomic_store_n(&note->known, note->known | 1U << bit, __ATOMIC_RELEASE);
 }
 
-// Makes `note` the note of the calling thread until it is destroyed.
+// Makes `note`, which may be null, the note of the calling thread until it is destroyed, and
+// `unique` the number of the request that it answers.
 class CurrentNote {
  public:
-  CurrentNote(RequestNote* note, bool repeated) {
+  CurrentNote(RequestNote* note, bool repeated, std::uint64_t unique = 0) {
     detail::current_note = note;
     detail::is_repeated = repeated;
+    detail::answered_request = unique;
   }
   ~CurrentNote() {
     detail::current_note = nullptr;
     detail::is_repeated = false;
+    detail::answered_request = 0;
   }
   CurrentNote(const CurrentNote&) = delete;
   CurrentNote& operator=(const CurrentNote&) = delete;

@@ -5,51 +5,19 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
-#include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/log.hpp"
 
 namespace sluice {
 namespace {
 
-constexpr std::int64_t kSecond = 1'000'000'000;
-// A ctime that no copy has.
-constexpr std::int64_t kNoTime = 0;
-// Twice the longest tick of the clock from which the kernel takes ctimes, which is 10 ms (HZ =
-// 100).
-constexpr std::int64_t kClockStep = 20'000'000;
-
-std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; }
-
-timespec to_timespec(std::int64_t time) {
-  const std::int64_t seconds = time / kSecond - (time % kSecond < 0 ? 1 : 0);
-  return {seconds, time - seconds * kSecond};
-}
-
-std::int64_t coarse_now() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return nanoseconds(now);
-}
-
 std::int64_t birth_of(int fd) {
   struct statx st {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &st) < 0 || !(st.stx_mask & STATX_BTIME))
     return 0;
-  return st.stx_btime.tv_sec * kSecond + st.stx_btime.tv_nsec;
-}
-
-const KeptTimes::Copy* find(const KeptTimes& times, std::uint8_t slot) {
-  const auto found = std::find_if(times.copies.begin(), times.copies.end(),
-                                  [&](const KeptTimes::Copy& copy) { return copy.slot == slot; });
-  return found == times.copies.end() ? nullptr : &*found;
-}
-
-KeptTimes::Copy& copy_on(KeptTimes& times, std::uint8_t slot) {
-  if (const KeptTimes::Copy* found = find(times, slot))
-    return times.copies[static_cast<std::size_t>(found - times.copies.data())];
-  return times.copies.emplace_back(KeptTimes::Copy{.slot = slot});
+  return nanoseconds({st.stx_btime.tv_sec, static_cast<long>(st.stx_btime.tv_nsec)});
 }
 
 // `state` is the inode's.
@@ -62,225 +30,213 @@ InodeTimes& times_of(const Inode& inode, InodeState& state) {
 }
 
 // If a user changes the inode within one clock tick after a move, the ctime stays the same, and the
-// change could not be told from the move. So recent ctimes are no longer hidden.
-void show_recent_ctimes(InodeState& inode) {
-  if (!inode.times) return;
+// change could not be told from the move. So recent ctimes are no longer hidden. Returns whether
+// there were any.
+bool show_recent_ctimes(InodeState& inode) {
+  if (!inode.times) return false;
   const std::int64_t recent = coarse_now() - kClockStep;
+  bool shown = stop_hiding(inode.times->kept);
   for (KeptTimes::Copy& copy : inode.times->kept.copies) {
-    if (copy.ctime > recent) copy.ctime = kNoTime;
+    if (copy.ctime <= recent) continue;
+    copy.ctime = kNoTime;
+    shown = true;
   }
+  if (shown) ++inode.times->changes;
+  return shown;
+}
+
+bool is_changing(const KeptTimes& times) {
+  return std::any_of(times.copies.begin(), times.copies.end(),
+                     [](const auto& copy) { return copy.is_changing; });
 }
 
 }  // namespace
 
 void ShownTimes::load(Inode& inode) {
-  {
+  const auto is_known = [&] {
     Inode::Locked state(inode);
-    if (state->times_known) return;
-  }
+    return state->times_known;
+  };
+  if (is_known()) return;
   KeptTimes found;
-  {
-    MutexLock lock(mutex_);
-    const auto at = changed_.find(inode.id());
-    if (at != changed_.end()) found = at->second;
-  }
   // An error counts as "not found": losing the times is harmless.
-  if (found.copies.empty()) {
-    if (auto stored = store_.times(inode.id())) found = *std::move(stored);
+  if (auto stored = store_.times(inode.id())) found = *std::move(stored);
+  const auto adopt = [&] {
+    Inode::Locked state(inode);
+    if (std::exchange(state->times_known, true) || found.copies.empty()) return;
+    if (found.is_directory == inode.is_directory()) times_of(inode, *state).kept = std::move(found);
+  };
+  if (!is_changing(found)) return adopt();
+  MutexLock lock(directory_mutex(inode));
+  if (is_known()) return;
+  end_inherited_changes(inode, found);
+  adopt();
+}
+
+// Ends what a daemon did not live to end. A copy that it was just making may not be known: until a
+// user changes the directory, the times from before are shown for it.
+void ShownTimes::end_inherited_changes(Inode& directory, KeptTimes& times) {
+  std::vector<Copy> copies;
+  {
+    Inode::Locked state(directory);
+    copies = state->copies;
   }
-  Inode::Locked state(inode);
-  if (std::exchange(state->times_known, true) || found.copies.empty()) return;
-  if (found.is_directory == inode.is_directory()) times_of(inode, *state).kept = std::move(found);
+  for (const Copy& each : copies) {
+    const KeptTimes::Copy* kept = find_copy(times, slot(each.tier));
+    if (kept == nullptr || !kept->is_changing || each.handle.empty()) continue;
+    if (const auto fd = pool_[each.tier].open(each.handle, O_RDONLY | O_DIRECTORY))
+      end_change(times, slot(each.tier), fd->get());
+  }
+  keep_times(store_, {{directory.id(), times}});
+}
+
+// One thread after the other: moves change copies of one directory at the same time. If older times
+// were written after newer ones, a crash at that moment would lose the note of a change that is
+// made already.
+void ShownTimes::save(Inode& directory) {
+  const MutexLock turn(saving_[index(directory)]);
+  const KeptTimes times = [&] {
+    Inode::Locked state(directory);
+    return state->times ? state->times->kept : KeptTimes{};
+  }();
+  if (!times.copies.empty()) keep_times(store_, {{directory.id(), times}});
 }
 
 void ShownTimes::show(const InodeState& inode, TierIndex tier, struct stat& st) const {
-  if (!inode.times) return;
-  const InodeTimes& times = *inode.times;
-  const KeptTimes::Copy* copy = find(times.kept, slot(tier));
-  if (copy == nullptr) return;
-  if (times.changing == copy->slot) {
-    st.st_mtim = to_timespec(times.mtime);
-    st.st_ctim = to_timespec(copy->shown_ctime);
-  } else if (nanoseconds(st.st_ctim) == copy->ctime) {
-    st.st_ctim = to_timespec(copy->shown_ctime);
-  }
+  if (inode.times) show_times(inode.times->kept, slot(tier), st);
 }
 
 std::optional<timespec> ShownTimes::birth(const InodeState& file) const {
   if (!file.times) return std::nullopt;
-  const KeptTimes::Copy* copy = find(file.times->kept, slot(file.place().tier));
+  const KeptTimes::Copy* copy = find_copy(file.times->kept, slot(file.place().tier));
   if (copy == nullptr || copy->birth == 0) return std::nullopt;
   return to_timespec(copy->birth);
 }
 
-std::int64_t ShownTimes::moved(Inode& file, TierIndex from, int source, TierIndex to, int copy) {
+ShownBefore ShownTimes::before_move(Inode& file, TierIndex from, int source) {
   load(file);
-  struct stat before {
-  }, after{};
-  const bool known = ::fstat(source, &before) == 0 && ::fstat(copy, &after) == 0;
-  const std::int64_t born = birth_of(source);
-  if (!known) return kNoTime;
+  ShownBefore before{.birth = birth_of(source)};
+  struct stat st {};
+  const bool is_known = ::fstat(source, &st) == 0;
   Inode::Locked state(file);
-  show(*state, from, before);
-  const std::int64_t ctime = nanoseconds(after.st_ctim);
-  record_move(file, *state, from, born,
-              {.slot = slot(to), .ctime = ctime, .shown_ctime = nanoseconds(before.st_ctim)});
-  return ctime;
+  show(*state, from, st);
+  if (is_known) before.ctime = nanoseconds(st.st_ctim);
+  const KeptTimes::Copy* old = state->times ? find_copy(state->times->kept, slot(from)) : nullptr;
+  if (old != nullptr && old->birth != 0) before.birth = old->birth;
+  return before;
 }
 
-void ShownTimes::moved_while_written(Inode& file, TierIndex from, int source, TierIndex to) {
-  load(file);
-  const std::int64_t born = birth_of(source);
+KeptTimes ShownTimes::moved(Inode& file, TierIndex from, TierIndex to, int copy,
+                            const ShownBefore& before) {
+  KeptTimes now = times_of_moved(slot(to), copy, before);
   Inode::Locked state(file);
-  record_move(file, *state, from, born, {.slot = slot(to), .ctime = kNoTime});
-}
-
-void ShownTimes::record_move(const Inode& file, InodeState& state, TierIndex from,
-                             std::int64_t born, KeptTimes::Copy arrived) {
-  KeptTimes& times = times_of(file, state).kept;
-  const KeptTimes::Copy* old = find(times, slot(from));
-  arrived.birth = old != nullptr && old->birth != 0 ? old->birth : born;
+  KeptTimes& times = times_of(file, *state).kept;
   // The times of the old copy are kept, because the move may still be undone.
   std::erase_if(times.copies, [&](const KeptTimes::Copy& each) { return each.slot != slot(from); });
-  times.copies.push_back(arrived);
-}
-
-void ShownTimes::save(Inode& inode) {
-  KeptTimes kept;
-  {
-    Inode::Locked state(inode);
-    if (!state->times) return;
-    kept = state->times->kept;
-    if (!inode.is_directory()) {
-      const std::uint8_t here = slot(state->place().tier);
-      std::erase_if(kept.copies, [&](const KeptTimes::Copy& each) { return each.slot != here; });
-    }
-  }
-  write_later(inode.id(), std::move(kept));
+  times.copies.push_back(now.copies[0]);
+  return now;
 }
 
 Result<void> ShownTimes::change_with_old_times(Inode& directory, TierIndex tier, int fd,
                                                const std::function<Result<void>()>& act) {
   load(directory);
   MutexLock lock(directory_mutex(directory));
-  struct stat before {};
-  const bool alone = [&] {
+  const bool hides = [&] {
     Inode::Locked state(directory);
     // With a running name change, we cannot know whether it is already part of the times.
-    if (state->directory.name_changes > 0 || ::fstat(fd, &before) < 0) return false;
+    if (state->directory.name_changes > 0) return false;
     InodeTimes& times = times_of(directory, *state);
-    KeptTimes::Copy& copy = copy_on(times.kept, slot(tier));
-    if (copy.ctime != nanoseconds(before.st_ctim)) copy.shown_ctime = nanoseconds(before.st_ctim);
-    copy.ctime = kNoTime;
-    times.mtime = nanoseconds(before.st_mtim);
-    times.changing = copy.slot;
     ++times.changes;
-    return true;
+    end_change(times.kept, slot(tier), fd);  // load() may have left one
+    return begin_change(times.kept, slot(tier), fd);
   }();
+  if (!hides) return act();
+  save(directory);
   auto done = act();
-  if (!alone) return done;
   {
-    // The inode is locked during two short system calls, so that no name change can start between
+    // The inode is locked during a few short system calls, so that no name change can start between
     // them.
     Inode::Locked state(directory);
-    InodeTimes& times = *state->times;
-    const bool still_alone =
-        std::exchange(times.changing, std::uint8_t{0}) != 0 && state->directory.name_changes == 0;
-    ++times.changes;
-    const std::array<timespec, 2> old{before.st_atim, before.st_mtim};
-    struct stat after {};
-    if (still_alone && ::futimens(fd, old.data()) == 0 && ::fstat(fd, &after) == 0) {
-      copy_on(times.kept, slot(tier)).ctime = nanoseconds(after.st_ctim);
-    }
+    ++state->times->changes;
+    end_change(state->times->kept, slot(tier), fd);
   }
   save(directory);
   return done;
 }
 
-void ShownTimes::directory_copied(Inode& directory, TierIndex tier, int original,
-                                  const Located& made) {
+void ShownTimes::copy_begins(Inode& directory, TierIndex from, int original, TierIndex to,
+                             int copy) {
   load(directory);
   struct stat st {};
   if (::fstat(original, &st) < 0) return;
   {
     Inode::Locked state(directory);
-    show(*state, tier, st);
-    copy_on(times_of(directory, *state).kept, slot(made.tier)) = {
-        .slot = slot(made.tier),
-        .ctime = nanoseconds(made.st.st_ctim),
-        .shown_ctime = nanoseconds(st.st_ctim)};
+    show(*state, from, st);
+    InodeTimes& times = times_of(directory, *state);
+    ++times.changes;
+    if (!begin_change(times.kept, slot(to), copy, nanoseconds(st.st_ctim))) return;
   }
   save(directory);
 }
 
-ShownTimes::NameChange::NameChange(Inode& directory) : directory_(directory) {
-  Inode::Locked state(directory_);
-  ++state->directory.name_changes;
+void ShownTimes::copy_ends(Inode& directory, TierIndex to, int copy) {
+  {
+    Inode::Locked state(directory);
+    if (!state->times) return;
+    ++state->times->changes;
+    end_change(state->times->kept, slot(to), copy);
+  }
+  save(directory);
+}
+
+ShownTimes::NameChange::NameChange(ShownTimes& times, Inode& directory)
+    : times_(times), directory_(directory) {
+  times_.load(directory_);
+  bool stopped = false;
+  {
+    Inode::Locked state(directory_);
+    ++state->directory.name_changes;
+    // From now on, the real times are shown even if change_with_old_times() is running.
+    stopped = state->times && stop_hiding(state->times->kept);
+    if (stopped) ++state->times->changes;
+  }
+  if (stopped) times_.save(directory_);
 }
 
 ShownTimes::NameChange::~NameChange() {
-  Inode::Locked state(directory_);
-  --state->directory.name_changes;
-  if (!state->times) return;
-  // From now on, the real times are shown even if change_with_old_times() is running.
-  if (std::exchange(state->times->changing, std::uint8_t{0}) != 0) ++state->times->changes;
-  show_recent_ctimes(*state);
+  bool shown = false;
+  {
+    Inode::Locked state(directory_);
+    --state->directory.name_changes;
+    shown = show_recent_ctimes(*state);
+  }
+  if (shown) times_.save(directory_);
 }
 
 ShownTimes::AttributeChange::AttributeChange(ShownTimes& times, Inode& directory)
-    : directory_(directory), mutex_(times.directory_mutex(directory)) {
-  mutex_.lock();
+    : times_(times), directory_(directory) {
+  times_.load(directory_);
+  times_.directory_mutex(directory_).lock();
 }
 
 ShownTimes::AttributeChange::~AttributeChange() {
+  bool shown = false;
   {
     Inode::Locked state(directory_);
-    show_recent_ctimes(*state);
+    shown = show_recent_ctimes(*state);
   }
-  mutex_.unlock();
+  if (shown) times_.save(directory_);
+  times_.directory_mutex(directory_).unlock();
 }
 
-void ShownTimes::wait_until_past(std::int64_t ctime) {
-  // The wait is limited, because the clock may be set back.
-  for (std::int64_t waited = 0; coarse_now() <= ctime && waited < kClockStep;
-       waited += kSecond / 1000) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-void ShownTimes::write_later(InodeId id, KeptTimes times) {
-  MutexLock lock(mutex_);
-  gone_.erase(id);
-  changed_[id] = std::move(times);
-}
-
-void ShownTimes::forget(InodeId id) {
-  MutexLock lock(mutex_);
-  changed_.erase(id);
-  gone_.insert(id);
-}
-
-void ShownTimes::flush() {
-  std::vector<std::pair<InodeId, KeptTimes>> changed;
-  std::vector<InodeId> gone;
+void ShownTimes::forget(Inode& directory) {
+  load(directory);
   {
-    MutexLock lock(mutex_);
-    changed.assign(changed_.begin(), changed_.end());
-    gone.assign(gone_.begin(), gone_.end());
-    gone_.clear();
+    Inode::Locked state(directory);
+    if (!state->times) return;
   }
-  const auto kept = store_.keep_times(changed);
-  const auto forgotten = gone.empty() ? Result<void>() : store_.forget_times(gone);
-  if (!kept || !forgotten) {
-    // Not repeated: only a ctime is lost.
-    log::get().debug("cannot store the times from before moves: files={} errno={}",
-                     changed.size() + gone.size(), (kept ? forgotten : kept).error().code);
-  }
-  MutexLock lock(mutex_);
-  // Erased only now, so that load() finds the times either here or in the store.
-  for (const auto& [id, times] : changed) {
-    const auto at = changed_.find(id);
-    if (at != changed_.end() && at->second == times) changed_.erase(at);
+  if (const auto forgotten = store_.forget_times({directory.id()}); !forgotten) {
+    log::get().debug("cannot remove the times of a directory: errno={}", forgotten.error().code);
   }
 }
 

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// ShownTimes hides moves from the times that users see. A ctime cannot be set: a file's copy on
-// another tier gets a new one, and so does a directory when a move adds or removes a name in it.
-// ShownTimes therefore remembers, for each copy, the ctime that the move caused and the ctime to
-// show instead. If the copy's ctime is any other, a user has changed the file since, and the real
-// ctime is shown.
+// ShownTimes hides moves from the times that users see: see tiering/kept_times.hpp. It has the
+// KeptTimes of the inodes in memory, as parts of the inodes, and in the store. The store has every
+// change at once: a successor shows what its predecessor showed. If the store is lost, moves become
+// visible in ctimes and birth times; nothing else depends on it.
 //
-// In memory the times are part of the inode (InodeTimes). flush() writes them to the store. If they
-// are lost, a move becomes visible in a ctime; nothing else depends on them.
-//
-// Threads: thread-safe. Lock order: directory_mutex() after Namespace::lock and before an inode.
+// Threads: thread-safe. Lock order: Namespace::lock, directory_mutex(), saving_, an inode.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,15 +12,13 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
-#include <set>
-#include <vector>
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "fs/core/inode.hpp"
 #include "metadata/store.hpp"
+#include "tiering/kept_times.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {
@@ -33,8 +27,9 @@ class ShownTimes {
  public:
   ShownTimes(const Pool& pool, Store& store) : pool_(pool), store_(store) {}
 
-  // Loads the inode's times from the store, unless that was done before. Needed for files that may
-  // have moved before the kernel looked them up.
+  // Loads the inode's times from the store, unless that was done before. If a daemon died while it
+  // changed the directory, this ends the change, unless the changed copy is not known yet.
+  // REQUIRES: users cannot have changed the directory since.
   void load(Inode& inode);
 
   // Replaces the times in `st`, which the tier reported for the inode's copy, by the times to show.
@@ -42,33 +37,33 @@ class ShownTimes {
   // When the file was created; nothing if the birth time of its copy is right.
   std::optional<timespec> birth(const InodeState& file) const;
 
-  // Records that the file `source` on the tier `from` was replaced by `copy` on `to`, which has all
-  // of its names. Returns the copy's ctime. REQUIRES: no user can change either file.
-  std::int64_t moved(Inode& file, TierIndex from, int source, TierIndex to, int copy);
-  // The same for a file that is being written. Its ctime changes anyway, so only its birth time is
-  // kept.
-  void moved_while_written(Inode& file, TierIndex from, int source, TierIndex to);
-  // Has the inode's times written to the store by the next flush().
-  void save(Inode& inode);
+  // What users see of the file `source` on the tier `from`, which is about to move.
+  ShownBefore before_move(Inode& file, TierIndex from, int source);
+  // Records that the file on the tier `from` was replaced by `copy` on `to`, which has all of its
+  // names. Returns the times to store. REQUIRES: no user can change either file.
+  KeptTimes moved(Inode& file, TierIndex from, TierIndex to, int copy, const ShownBefore& before);
 
   // Runs `act`, which adds a name to the directory's copy `fd` on `tier` or removes one, and hides
   // the change: the atime and mtime of the copy are restored, and the old ctime is shown. If a user
   // changes names in the directory at the same time, the new times stay.
   Result<void> change_with_old_times(Inode& directory, TierIndex tier, int fd,
                                      const std::function<Result<void>()>& act);
-  // Records the new copy `made` of the directory, with the attributes of its copy `original` on
-  // `tier`. The times shown stay the same. REQUIRES: users cannot see the new copy yet.
-  void directory_copied(Inode& directory, TierIndex tier, int original, const Located& made);
+  // The new copy `copy` of the directory on `to`, with the attributes of its copy `original` on
+  // `from`, is renamed into place between these two calls. The times shown stay the same. REQUIRES:
+  // users cannot see the new copy before.
+  void copy_begins(Inode& directory, TierIndex from, int original, TierIndex to, int copy);
+  void copy_ends(Inode& directory, TierIndex to, int copy);
 
   // Exists while a user changes names in the directory.
   class NameChange {
    public:
-    explicit NameChange(Inode& directory);
+    NameChange(ShownTimes& times, Inode& directory);
     ~NameChange();
     NameChange(const NameChange&) = delete;
     NameChange& operator=(const NameChange&) = delete;
 
    private:
+    ShownTimes& times_;
     Inode& directory_;
   };
   // Exists while a user changes attributes of the directory. Blocks change_with_old_times().
@@ -80,35 +75,28 @@ class ShownTimes {
     AttributeChange& operator=(const AttributeChange&) = delete;
 
    private:
+    ShownTimes& times_;
     Inode& directory_;
-    Mutex& mutex_;
   };
 
-  // Waits until a change would get a ctime later than `ctime`.
-  static void wait_until_past(std::int64_t ctime);
-
-  // Removes the times of an inode that was deleted.
-  void forget(InodeId id);
-  // Writes the changes since the last call to the store.
-  void flush();
+  // Removes the times of a directory that was deleted from the store, or writes them there again.
+  void forget(Inode& directory);
+  void save(Inode& directory);
 
  private:
-  Mutex& directory_mutex(const Inode& directory) {
-    return directory_mutexes_[(to_number(directory.id()) * 0x9e3779b97f4a7c15U) >> 58];
+  static std::size_t index(const Inode& directory) {
+    return (to_number(directory.id()) * 0x9e3779b97f4a7c15U) >> 58;
   }
+  Mutex& directory_mutex(const Inode& directory) { return directory_mutexes_[index(directory)]; }
   std::uint8_t slot(TierIndex tier) const {
     return static_cast<std::uint8_t>(pool_[tier].member().slot);
   }
-  void record_move(const Inode& file, InodeState& state, TierIndex from, std::int64_t born,
-                   KeptTimes::Copy arrived);
-  void write_later(InodeId id, KeptTimes times);
+  void end_inherited_changes(Inode& directory, KeptTimes& times);
 
   const Pool& pool_;
   Store& store_;
   std::array<Mutex, 64> directory_mutexes_;  // shared by all directories; see directory_mutex()
-  Mutex mutex_;
-  std::map<InodeId, KeptTimes> changed_ GUARDED_BY(mutex_);
-  std::set<InodeId> gone_ GUARDED_BY(mutex_);
+  std::array<Mutex, 64> saving_;             // likewise; held while save() writes
 };
 
 }  // namespace sluice

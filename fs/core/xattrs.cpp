@@ -165,10 +165,11 @@ Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view valu
   SLUICE_TRY(check_budget(directory, user));
   const auto bytes = parse_size(value);
   if (!bytes || *bytes == 0) return Error(EINVAL, "not a size");
-  SLUICE_TRY(parts_.attributes.set_xattr(directory, kBudgetXattr, encode_budget({*bytes, user}), 0,
-                                         Caller{}));
+  SLUICE_TRY(parts_.budgets.count_budget(directory, user));
+  const auto done = parts_.attributes.set_xattr(directory, kBudgetXattr,
+                                                encode_budget({*bytes, user}), 0, Caller{});
   parts_.budgets.changed(directory);
-  return {};
+  return done;
 }
 
 nlohmann::json Xattrs::hbm_of(const InodePtr& inode) {
@@ -349,7 +350,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
     const Rule& rule = policy.rules[facts.rule];
     j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};
   }
-  for (const Budgets::Standing& each : parts_.budgets.standing(inode->id())) {
+  for (const Budgets::Standing& each : parts_.budgets.standing(inode)) {
     const auto directory = parts_.tree.inode(each.directory);
     j["budgets"].push_back({{"directory", directory ? parts_.tree.path_of(*directory) : ""},
                             {"budget", each.budget.bytes},

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 
@@ -82,14 +83,14 @@ void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
   reply_outcome(request, outcome, reply);
 }
 
-// The same for operations that may take long: another thread runs the operation and replies, and
-// this one continues with other requests. Both functions must own what they use.
-template <typename Operation, typename Reply>
-void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcept {
+// Runs `start(work)`, which has `work` run by another thread. `work` runs the operation and
+// replies.
+template <typename Operation, typename Reply, typename Start>
+void answer_later(fuse_req_t request, Operation operation, Reply reply, Start start) noexcept {
   try {
-    const uid_t user = fuse_req_ctx(request)->uid;
     auto work = [request, operation, reply, noted = NotedRequest::take_current(),
-                 timer = RequestTimer::take_current()]() mutable {
+                 timer = RequestTimer::take_current(), caller = current_caller()]() mutable {
+      const CurrentCaller now(caller);
       if (noted) noted->begin();
       auto outcome = outcome_of(operation);
       reply_outcome(request, outcome, reply);
@@ -98,13 +99,44 @@ void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcep
     };
     const auto shared = std::make_shared<decltype(work)>(std::move(work));
     try {
-      session(request).slow_requests().add(user, [shared] { (*shared)(); });
+      start([shared] { (*shared)(); });
     } catch (const std::exception&) {
       (*shared)();  // no memory, or no thread could be started
     }
   } catch (const std::bad_alloc&) {
     fuse_reply_err(request, ENOMEM);
   }
+}
+
+// The same for operations that may take long: another thread runs the operation and replies, and
+// this one continues with other requests. Both functions must own what they use.
+template <typename Operation, typename Reply>
+void answer_by(SlowRequests& threads, fuse_req_t request, Operation operation,
+               Reply reply) noexcept {
+  answer_later(request, operation, reply, [request, &threads](std::function<void()> work) {
+    threads.add(fuse_req_ctx(request)->uid, std::move(work));
+  });
+}
+template <typename Operation, typename Reply>
+void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcept {
+  answer_by(session(request).slow_requests(), request, operation, reply);
+}
+
+// The same for operations that add bytes to a file. If the file must wait until a budget has room
+// for it, no thread waits.
+template <typename Operation, typename Reply>
+void answer_when_room(fuse_req_t request, InodeId file, Operation operation, Reply reply) noexcept {
+  answer_later(request, operation, reply, [request, file](std::function<void()> work) {
+    Session& s = session(request);
+    const uid_t user = fuse_req_ctx(request)->uid;
+    s.filesystem().budgets().when_room(file, user, [&s, user, work = std::move(work)] {
+      try {
+        s.slow_requests().add(user, work);
+      } catch (const std::exception&) {
+        work();
+      }
+    });
+  });
 }
 
 // The same for operations that rarely wait: this thread runs the operation. If it would have to

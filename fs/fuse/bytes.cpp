@@ -44,9 +44,10 @@ void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
 }
 
 // Writes the rest of the data of a request in another thread: either the file must spill first,
-// which takes as long as copying it, or its disk is busy.
+// which takes as long as copying it, or its disk is busy, or a budget must get room first.
 void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std::size_t put,
-                  off_t offset, const std::optional<Caller>& strip_suid, WriteTo where) noexcept {
+                  off_t offset, const std::optional<Caller>& strip_suid, WriteTo where,
+                  bool needs_room) noexcept {
   try {
     Filesystem& fs = session(request).filesystem();
     // The kernel's data is valid only until this callback returns.
@@ -57,9 +58,11 @@ void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std:
       if (!more && put == 0) return more.error();
       return put + (more ? *more : 0);
     };
-    answer_slowly(request, go_on, [request](const Result<std::size_t>& written) {
+    const auto reply = [request](const Result<std::size_t>& written) {
       fuse_reply_write(request, *written);
-    });
+    };
+    needs_room ? answer_when_room(request, inode, go_on, reply)
+               : answer_slowly(request, go_on, reply);
   } catch (const std::bad_alloc&) {
     fuse_reply_err(request, ENOMEM);
   }
@@ -74,7 +77,11 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
   if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
     appends = fs.files().is_append_only(InodeId{inode});
   const WriteTo where = appends ? WriteTo::End : WriteTo::Offset;
+  const CurrentCaller writer(info->writepage ? fs.files().mapper(InodeId{inode})
+                                             : current_caller());
   const auto strip_suid = stripped(request, info->kill_suidgid != 0);
+  // What was stored through a mapping. The kernel's writeback must not wait for one user's budget.
+  if (info->writepage) fs.files().stop_waiting_for_room(InodeId{inode});
   const auto write = [&] {
     const NoWaiting now;
     return fs.files().write(InodeId{inode}, data, size, offset, strip_suid, where);
@@ -82,13 +89,22 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
   auto outcome = outcome_of(write);
   const int code = outcome ? 0 : outcome.error().code;
   const bool goes_on =
-      outcome ? *outcome < size : code == ENOSPC || code == EDQUOT || code == kWouldWait;
+      outcome ? *outcome < size
+              : code == ENOSPC || code == EDQUOT || code == kWouldWait || code == kNoRoomYet;
   if (goes_on) {
     return write_slowly(request, InodeId{inode}, {data, size}, outcome ? *outcome : 0, offset,
-                        strip_suid, where);
+                        strip_suid, where, code == kNoRoomYet);
   }
   const auto reply = [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); };
   reply_outcome(request, outcome, reply);
+}
+
+// Like answer_slowly(), for operations that add bytes to the file.
+template <typename Operation, typename Reply>
+void answer_if_room(fuse_req_t request, InodeId file, Operation operation, Reply reply) noexcept {
+  session(request).filesystem().files().waits_for_room(file)
+      ? answer_when_room(request, file, operation, reply)
+      : answer_slowly(request, operation, reply);
 }
 
 void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
@@ -100,9 +116,12 @@ void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_inf
 void ll_fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
                   fuse_file_info*) {
   Filesystem& fs = filesystem(request, FUSE_FALLOCATE);
-  answer_done_slowly(request, [&fs, inode, mode, offset, length] {
-    return fs.files().allocate(InodeId{inode}, mode, offset, length);
-  });
+  answer_if_room(
+      request, InodeId{inode},
+      [&fs, inode, mode, offset, length] {
+        return fs.files().allocate(InodeId{inode}, mode, offset, length);
+      },
+      [request](const auto&) { fuse_reply_err(request, 0); });
 }
 
 void ll_lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
@@ -115,8 +134,8 @@ void ll_lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fu
 void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
                         fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
   Filesystem& fs = filesystem(request, FUSE_COPY_FILE_RANGE);
-  answer_slowly(
-      request,
+  answer_if_room(
+      request, InodeId{to},
       [&fs, from, from_offset, to, to_offset, length] {
         return fs.files().copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
       },

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
@@ -35,11 +37,17 @@ constexpr std::chrono::microseconds kSpin{50};
 const bool kSpins = std::thread::hardware_concurrency() >= 8;
 // Interrupts a thread that waits in read(2). Its handler does nothing.
 constexpr int kWakeSignal = SIGUSR1;
+// A larger request keeps the buffer that it was read into until it is done. Most are far smaller.
+constexpr std::size_t kSmallRequest = 8 << 10;
+// Buffers that are kept for threads that will wait for a request.
+constexpr std::size_t kMostFree = 4;
 
-// The memory of one thread for requests. All pages are present from the start: if the daemon is
-// killed while the kernel copies a request into a page that must be allocated first, the kernel
-// fails the request with EIO instead of keeping it for the next daemon.
-class Buffer {
+}  // namespace
+
+// Memory for one request. All pages are present from the start: if the daemon is killed while the
+// kernel copies a request into a page that must be allocated first, the kernel fails the request
+// with EIO instead of keeping it for the next daemon.
+class DeviceLoop::Buffer {
  public:
   explicit Buffer(std::size_t size)
       : size_(size),
@@ -60,12 +68,15 @@ class Buffer {
   void* const memory_;
 };
 
-}  // namespace
-
 struct DeviceLoop::Parked {
   CondVar wake;
   bool is_woken = false;
 };
+
+DeviceLoop::DeviceLoop(int device, std::size_t largest, Take take)
+    : device_(device), largest_(largest), take_(std::move(take)) {}
+
+DeviceLoop::~DeviceLoop() = default;
 
 bool DeviceLoop::run() {
   struct sigaction wake {};
@@ -149,6 +160,7 @@ bool DeviceLoop::park() {
   while (!self.is_woken) {
     if (self.wake.wait_until(mutex_, until) || self.is_woken) continue;
     std::erase(parked_, &self);
+    free_unused_buffers();
     if (threads_.size() - finished_.size() > kFewThreads) return false;
     ++waiting_;
     return true;
@@ -181,14 +193,52 @@ bool DeviceLoop::read_failed(int code) {
   return true;
 }
 
+std::unique_ptr<DeviceLoop::Buffer> DeviceLoop::take_buffer() {
+  {
+    MutexLock lock(buffers_mutex_);
+    if (!free_buffers_.empty()) {
+      auto buffer = std::move(free_buffers_.back());
+      free_buffers_.pop_back();
+      return buffer;
+    }
+  }
+  auto buffer = std::make_unique<Buffer>(largest_);
+  if (*buffer) return buffer;
+  log::get().error("no memory for requests: bytes={}", largest_);
+  return nullptr;
+}
+
+void DeviceLoop::give_back(std::unique_ptr<Buffer> buffer) {
+  MutexLock lock(buffers_mutex_);
+  if (free_buffers_.size() < kMostFree) free_buffers_.push_back(std::move(buffer));
+}
+
+void DeviceLoop::free_unused_buffers() {
+  MutexLock lock(buffers_mutex_);
+  if (free_buffers_.size() > 1) free_buffers_.resize(1);
+}
+
+// Passes a request on. The buffer does not stay with a small one, which may take long.
+void DeviceLoop::pass_on(std::unique_ptr<Buffer> buffer, std::size_t size) {
+  if (size > kSmallRequest) {
+    take_({buffer->data(), size});
+    give_back(std::move(buffer));
+    return;
+  }
+  alignas(std::max_align_t) std::array<std::byte, kSmallRequest> request;
+  std::memcpy(request.data(), buffer->data(), size);
+  give_back(std::move(buffer));
+  take_({request.data(), size});
+}
+
 void DeviceLoop::work() {
   begin_thread("sluice-fuse");
-  const Buffer buffer(largest_);
-  if (!buffer) log::get().error("no memory for requests: bytes={}", largest_);
+  std::unique_ptr<Buffer> buffer;
   bool waits = true;  // counted in waiting_
-  while (buffer && !stopping_) {
+  while (!stopping_) {
+    if (!buffer && !(buffer = take_buffer())) break;
     const auto before = steady_clock::now();
-    const ssize_t got = ::read(device_, buffer.data(), buffer.size());
+    const ssize_t got = ::read(device_, buffer->data(), buffer->size());
     if (got < 0) {
       if (read_failed(errno)) break;
       continue;
@@ -204,7 +254,7 @@ void DeviceLoop::work() {
         if (more && waiting_ == 0 && !wake_one()) add_thread();
       }
     }
-    take_({buffer.data(), static_cast<std::size_t>(got)});
+    pass_on(std::exchange(buffer, nullptr), static_cast<std::size_t>(got));
     if (waiting_ > 0 && !has_request()) {
       if (!park()) break;
     } else {

@@ -8,6 +8,9 @@
 // one first, the one that was active last. If all active threads are busy for some milliseconds,
 // one more is woken or started.
 //
+// Threads share the buffers for requests, each as large as the largest request. A thread has one
+// while it waits for a request, and while it works on a large one.
+//
 // Threads: run() and stop() are called by different threads; the function must be thread-safe.
 #pragma once
 
@@ -15,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <thread>
 #include <vector>
@@ -29,19 +33,26 @@ class DeviceLoop {
   // Whether the request is answered before it returns does not matter here, but the bytes are only
   // valid until then.
   using Take = std::function<void(std::span<std::byte> request)>;
-  DeviceLoop(int device, std::size_t largest, Take take)
-      : device_(device), largest_(largest), take_(std::move(take)) {}
+  DeviceLoop(int device, std::size_t largest, Take take);
+  ~DeviceLoop();
 
   // Takes requests until the mount is unmounted or stop() is called. Returns when every request
   // that was taken has been passed on and `take` has returned. False if the device failed.
   bool run();
   // Takes no more requests. Those that the kernel has queued stay with the kernel.
   void stop();
+  bool is_stopping() const { return stopping_; }
 
  private:
   struct Parked;
+  class Buffer;
 
   void work();
+  void pass_on(std::unique_ptr<Buffer> buffer, std::size_t size);
+  // nullptr if there is no memory.
+  std::unique_ptr<Buffer> take_buffer();
+  void give_back(std::unique_ptr<Buffer> buffer);
+  void free_unused_buffers();
   // Waits until wake_one() chooses this thread. False if it should end.
   bool park();
   bool wake_one() REQUIRES(mutex_);
@@ -65,6 +76,8 @@ class DeviceLoop {
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // running, or in `finished_`
   std::vector<std::thread::id> finished_ GUARDED_BY(mutex_);
   std::vector<Parked*> parked_ GUARDED_BY(mutex_);  // the one that was active last is at the end
+  Mutex buffers_mutex_;  // may be locked while mutex_ is, but not the other way around
+  std::vector<std::unique_ptr<Buffer>> free_buffers_ GUARDED_BY(buffers_mutex_);
 };
 
 }  // namespace sluice

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A NotedRequest exists while a thread answers a request. Requests that a successor could not
-// simply repeat get a RequestNote, which exists until the reply is sent. If the reply is sent later
-// by another thread, that thread takes the note over.
+// A NotedRequest exists while a thread answers a request, so that it is known in which request a
+// thread crashed. Requests that a successor could not simply repeat, and those that it repeats, get
+// a RequestNote, which exists until the reply is sent. If the reply is sent later by another
+// thread, that thread takes the request over.
 //
 // Threads: belongs to the thread that created it.
 #pragma once
@@ -21,9 +22,10 @@ class NotedRequest {
  public:
   NotedRequest(Handover& handover, std::uint64_t unique, std::uint32_t opcode, bool repeated)
       : handover_(handover),
-        note_(needs_note(opcode) ? handover.begin_note(unique, opcode, repeated) : nullptr),
+        note_(needs_note(opcode) || repeated ? handover.begin_note(unique, opcode, repeated)
+                                             : nullptr),
+        unique_(unique),
         repeated_(repeated) {
-    if (note_ == nullptr) return;
     begin();
     current = this;
   }
@@ -35,21 +37,23 @@ class NotedRequest {
   NotedRequest(const NotedRequest&) = delete;
   NotedRequest& operator=(const NotedRequest&) = delete;
 
-  // Takes over the calling thread's request, for another thread. nullptr if it has no note.
+  // Takes over the calling thread's request, for another thread. nullptr if it has none.
   static std::shared_ptr<NotedRequest> take_current() {
     if (current == nullptr) return nullptr;
     NotedRequest& from = *std::exchange(current, nullptr);
     from.now_.reset();
-    return std::shared_ptr<NotedRequest>(
-        new NotedRequest(from.handover_, std::exchange(from.note_, nullptr), from.repeated_));
+    return std::shared_ptr<NotedRequest>(new NotedRequest(from));
   }
   // Makes it the request of the calling thread.
-  void begin() { now_.emplace(note_, repeated_); }
+  void begin() { now_.emplace(note_, repeated_, unique_); }
   void end() { now_.reset(); }
 
  private:
-  NotedRequest(Handover& handover, RequestNote* note, bool repeated)
-      : handover_(handover), note_(note), repeated_(repeated) {}
+  explicit NotedRequest(NotedRequest& from)
+      : handover_(from.handover_),
+        note_(std::exchange(from.note_, nullptr)),
+        unique_(from.unique_),
+        repeated_(from.repeated_) {}
 
   static bool needs_note(std::uint32_t opcode) {
     switch (opcode) {
@@ -78,7 +82,8 @@ class NotedRequest {
   static inline thread_local NotedRequest* current = nullptr;
 
   Handover& handover_;
-  RequestNote* note_;
+  RequestNote* note_;  // may be null
+  const std::uint64_t unique_;
   const bool repeated_;
   std::optional<CurrentNote> now_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/fuse/open_handles.hpp"
 
+#include "fs/core/caller.hpp"
 #include "fs/core/request_note.hpp"
 
 namespace sluice {
@@ -15,6 +16,7 @@ OpenHandles::Open to_open(const OpenRecord& record) {
   OpenHandles::Open out;
   out.inode = InodeId{record.inode};
   out.is_directory = (record.flags & OpenRecord::kDirectory) != 0;
+  out.by_root = (record.flags & OpenRecord::kByRoot) != 0;
   out.direct = (record.flags & OpenRecord::kDirectIo) != 0;
   out.caches_listing = (record.flags & OpenRecord::kCachesListing) != 0;
   out.backing_id = record.backing_id;
@@ -46,6 +48,7 @@ Result<OpenId> OpenHandles::add(const Open& open) {
     const bool is_only_one = cached_directories_.insert(open.inode).second;
     record->flags |= OpenRecord::kDirectory | (is_only_one ? OpenRecord::kCachesListing : 0);
   }
+  if (current_caller().uid == 0) record->flags |= OpenRecord::kByRoot;
   if (open.direct) record->flags |= OpenRecord::kDirectIo;
   publish(record->handle, id.to_wire());
   return id;

@@ -30,6 +30,7 @@ class OpenHandles {
     std::int32_t backing_id = 0;  // see Opened
     bool direct = false;          // see Opened
     bool is_directory = false;
+    bool by_root = false;  // determined by add(): the current caller is root
     // Whether the kernel may list the directory from its cache and put what is listed there.
     // Determined by add(): only one open of a directory may. With two, the kernel would go on from
     // the names that the other one has put there, also if they are older: it compares the cache

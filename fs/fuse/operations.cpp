@@ -101,18 +101,41 @@ void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_in
       [&](Result<struct statx>& st) { fuse_reply_statx(request, flags, &*st, 0); });
 }
 
+// The most threads that take requests and answer one of ours instead; the others still take them.
+constexpr unsigned kMostInPlace = 16;
+
+// Answers one of our ioctls. Long transfers get another thread.
 void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open,
                 std::span<const std::byte> in, std::size_t out_size) {
-  GpuReply reply(in);
-  answer(
-      request,
-      [&] {
-        filesystem(request, FUSE_IOCTL);  // counts the request
-        return session(request).gpu().answer(inode, open, command, in, out_size, caller(request),
-                                             reply);
+  Session& s = session(request);
+  s.count(FUSE_IOCTL);
+  const unsigned before = s.transfers_in_place().fetch_add(1);
+  if (before < kMostInPlace && !is_long(command, in)) {
+    GpuReply reply(in);
+    answer(
+        request,
+        [&] { return s.gpu().answer(inode, open, command, in, out_size, caller(request), reply); },
+        [&](const Result<void>&) {
+          fuse_reply_ioctl(request, 0, reply.data(), std::min(out_size, reply.size()));
+        });
+    s.transfers_in_place().fetch_sub(1);
+    return;
+  }
+  s.transfers_in_place().fetch_sub(1);
+  // The kernel's bytes are valid only until this callback returns.
+  struct Kept {
+    explicit Kept(std::span<const std::byte> bytes) : in(bytes.begin(), bytes.end()), reply(in) {}
+    const std::vector<std::byte> in;
+    GpuReply reply;
+  };
+  const auto kept = std::make_shared<Kept>(in);
+  answer_by(
+      s.transfers(), request,
+      [&s, kept, inode, open, command, out_size, from = caller(request)] {
+        return s.gpu().answer(inode, open, command, kept->in, out_size, from, kept->reply);
       },
-      [&](const Result<void>&) {
-        fuse_reply_ioctl(request, 0, reply.data(), std::min(out_size, reply.size()));
+      [request, kept, out_size](const Result<void>&) {
+        fuse_reply_ioctl(request, 0, kept->reply.data(), std::min(out_size, kept->reply.size()));
       });
 }
 
@@ -440,6 +463,7 @@ std::string request_name(std::size_t index) {
       {FUSE_MKDIR, "MKDIR"},
       {FUSE_UNLINK, "UNLINK"},
       {FUSE_RMDIR, "RMDIR"},
+      {FUSE_RENAME, "RENAME"},
       {FUSE_RENAME2, "RENAME"},
       {FUSE_LINK, "LINK"},
       {FUSE_OPEN, "OPEN"},

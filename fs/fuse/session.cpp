@@ -16,11 +16,11 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "base/log.hpp"
+#include "base/small_file.hpp"
 #include "base/thread.hpp"
 #include "fs/fuse/noted_request.hpp"
 #include "fs/fuse/operations.hpp"
@@ -41,8 +41,13 @@ constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
 constexpr int kNotifyResend = 7;
 constexpr std::uint64_t kUniqueResend = std::uint64_t{1} << 63;
 
+// A request in which this many daemons crashed is refused.
+constexpr unsigned kMostCrashes = 2;
+constexpr unsigned kMostBackground = 64;  // the kernel's default is 12
+
 // What a request may be at most: a write of 1 MiB and its headers.
 constexpr std::size_t kLargestRequest = (1 << 20) + 4096;
+constexpr unsigned kTransferThreads = 32;
 
 void forward_log(fuse_log_level level, const char* format, va_list arguments) {
   std::array<char, 1024> text{};
@@ -128,32 +133,6 @@ class Signals {
   std::thread thread_;
 };
 
-// The directory in which the kernel shows the requests of the mount. Not found by stat(), because
-// no thread answers requests yet.
-UniqueFd open_connection(const std::string& mountpoint) {
-  std::ifstream mounts("/proc/self/mountinfo");
-  std::string device;
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream words(line);
-    std::string id, parent, number, root, where;
-    words >> id >> parent >> number >> root >> where;
-    if (where == mountpoint && line.find(" fuse") != std::string::npos) device = number;
-  }
-  const auto colon = device.find(':');
-  if (colon == std::string::npos) return {};
-  const std::string name = device.substr(colon + 1);
-  UniqueFd found(
-      ::open(("/sys/fs/fuse/connections/" + name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (found) return found;
-  // If fusectl is not mounted, mount it without a path.
-  const UniqueFd control(::fsopen("fusectl", FSOPEN_CLOEXEC));
-  if (!control || ::fsconfig(control.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) < 0)
-    return {};
-  const UniqueFd top(::fsmount(control.get(), FSMOUNT_CLOEXEC, 0));
-  if (!top) return {};
-  return UniqueFd(::openat(top.get(), name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-}
-
 }  // namespace
 
 std::string libfuse_version() {
@@ -204,7 +183,6 @@ Result<void> Session::attach(const std::string& where) {
   }
   loop_ = std::make_unique<DeviceLoop>(device(), kLargestRequest,
                                        [this](std::span<std::byte> request) { take(request); });
-  connection_ = open_connection(settings_.mountpoint);
   return {};
 }
 
@@ -233,17 +211,6 @@ bool Session::kernel_resends() {
 
 int Session::device() const { return fuse_session_fd(session_); }
 
-unsigned Session::waiting() const {
-  if (!connection_) return 0;
-  // Opened each time, because an open file returns the number only once.
-  const UniqueFd file(::openat(connection_.get(), "waiting", O_RDONLY | O_CLOEXEC));
-  std::array<char, 32> text{};
-  const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : 0;
-  unsigned count = 0;
-  if (got > 0) std::from_chars(text.data(), text.data() + got, count);
-  return count;
-}
-
 Session::~Session() {
   if (session_ == nullptr) return;
   notices_.reset();
@@ -260,6 +227,7 @@ void Session::inherit() {
   const bool names_are_right = filesystem_->inherit();
   open_handles_.inherit([this](const OpenHandles::Open& open) {
     if (open.is_directory) return;
+    const CurrentCaller opener(open.by_root ? Caller{} : Caller{.uid = kNobody, .gid = kNobody});
     filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
   });
   fuse_out_header resend{};
@@ -272,23 +240,60 @@ void Session::inherit() {
   if (!names_are_right) drop_all_names();
 }
 
+namespace {
+
+// Whether the daemon may write for itself in answer to such a request. Those that it does not write
+// for come between the writes of a user.
+bool may_take_room(std::uint32_t opcode) {
+  return opcode != FUSE_WRITE && opcode != FUSE_GETXATTR && opcode != FUSE_GETATTR &&
+         opcode != FUSE_READ;
+}
+
+}  // namespace
+
 void Session::take(std::span<std::byte> request) {
   fuse_in_header header;
   std::memcpy(&header, request.data(), sizeof header);
   if (header.opcode == FUSE_INIT) handover_.set_init(request);
-  const RequestTimer timer(times_, header.opcode);
-  const NotedRequest noted(handover_, header.unique & ~kUniqueResend, header.opcode,
-                           (header.unique & kUniqueResend) != 0);
+  // The two kinds of rename count as one.
+  const std::uint32_t kind = header.opcode == FUSE_RENAME ? +FUSE_RENAME2 : header.opcode;
+  const RequestTimer timer(times_, kind);
+  const std::uint64_t unique = header.unique & ~kUniqueResend;
+  const bool repeated = header.unique != unique;
+  if (repeated && handover_.count_crashes(unique, header.opcode) >= kMostCrashes)
+    return refuse(header);
+  if (may_take_room(header.opcode)) end_user_room();  // of the user who wrote before
+  const CurrentCaller caller(
+      {.uid = header.uid, .gid = header.gid, .pid = static_cast<pid_t>(header.pid)});
+  const NotedRequest noted(handover_, unique, header.opcode, repeated);
   fuse_buf buffer{};
   buffer.size = request.size();
   buffer.mem = request.data();
   fuse_session_process_buf(session_, &buffer);
 }
 
+// Answers a request that has crashed two daemons, so that the third lives.
+void Session::refuse(const fuse_in_header& header) {
+  const NotedRequest noted(handover_, header.unique & ~kUniqueResend, header.opcode, true);
+  const fuse_out_header reply{sizeof reply, -EIO, header.unique};
+  [[maybe_unused]] const ssize_t written = ::write(device(), &reply, sizeof reply);
+  log::get().error(
+      "a request has crashed the daemon {} times and is answered with EIO; please report it with "
+      "'sluice bundle': request={} inode={} user={} process={}",
+      kMostCrashes, request_name(header.opcode), header.nodeid, header.uid, header.pid);
+  // Nobody will close what a daemon opened for it before it crashed.
+  const auto open = open_handles_.of_current_request();
+  if (!open) return;
+  open_handles_.remove(open->first);
+  if (!open->second.is_directory)
+    filesystem_->files().release(open->second.inode, open->second.flags);
+}
+
 void Session::serve(Filesystem& filesystem, GpuService& gpu) {
   filesystem_ = &filesystem;
   gpu_ = &gpu;
   slow_requests_ = std::make_unique<SlowRequests>();
+  transfers_ = std::make_unique<SlowRequests>(kTransferThreads);
   notices_ = std::make_unique<KernelNotices>(device());
   if (!handover_.is_inherited()) return;
   inherit();
@@ -303,9 +308,12 @@ void Session::block_hangup() { set_hangup(SIG_BLOCK); }
 
 Session::End Session::run() {
   const Signals signals([this] { loop_->stop(); }, hangup);
+  handover_.note_crashes();
   const bool ok = loop_->run();
   unmounts_ = !hands_over_;
-  slow_requests_.reset();  // no request is answered any more
+  filesystem_->budgets().stop_waiting();
+  transfers_.reset();  // no request is answered any more
+  slow_requests_.reset();
   if (hands_over_) return End::HandedOver;
   return ok ? End::Unmounted : End::Failed;
 }
@@ -335,6 +343,9 @@ void Session::negotiate(fuse_conn_info& connection) {
   // `ls -l`, `find` and rsync then look up the rest one by one. If the attributes are not used,
   // they cost something once, because the kernel caches the listing.
   fuse_unset_feature_flag(&connection, FUSE_CAP_READDIRPLUS_AUTO);
+  // Readahead, asynchronous direct I/O and the writeback of mappings share these. Writes that wait
+  // for a budget may be among them: see Budgets::when_room().
+  connection.max_background = kMostBackground;
   // No request is ever interrupted, and libfuse then needs no list of all requests.
   connection.no_interrupt = 1;
   MutexLock lock(mutex_);

@@ -30,6 +30,7 @@
 #include "fs/fuse/slow_requests.hpp"
 #include "fs/gpu/gpu_service.hpp"
 
+struct fuse_in_header;
 struct fuse_session;
 struct fuse_conn_info;
 
@@ -80,9 +81,8 @@ class Session final : public KernelSide {
   Feature passthrough() const;
   // How long requests waited when the predecessor handed over; nothing if it did not, or crashed.
   std::optional<std::chrono::milliseconds> handover_pause() const { return handover_pause_; }
-  // The number of requests that wait for an answer, including those in progress; 0 if the kernel
-  // does not report it.
-  unsigned waiting() const;
+  // Whether no more requests are taken: those in progress should end soon.
+  bool is_ending() const { return loop_->is_stopping(); }
   // The number of requests so far, by the kernel's name of their kind.
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
   // How long the daemon took for them.
@@ -107,6 +107,9 @@ class Session final : public KernelSide {
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
   DirectoryStreams& directories() { return directories_; }
   SlowRequests& slow_requests() { return *slow_requests_; }
+  // Transfers to and from GPUs have threads of their own, so that nothing else waits for them.
+  SlowRequests& transfers() { return *transfers_; }
+  std::atomic<unsigned>& transfers_in_place() { return transfers_in_place_; }
   // Set by the daemon, before run(). The value of the status xattr; what SIGHUP does; the xattrs
   // user.sluice.set.NAME, where no value ends the trial.
   std::function<std::string()> status;
@@ -123,6 +126,7 @@ class Session final : public KernelSide {
   Result<void> attach(const std::string& where);
   void inherit();
   void take(std::span<std::byte> request);
+  void refuse(const fuse_in_header& header);
 
   const Settings settings_;
   Handover& handover_;
@@ -133,11 +137,11 @@ class Session final : public KernelSide {
   std::optional<std::chrono::milliseconds> handover_pause_;
   std::unique_ptr<DeviceLoop> loop_;        // from construction to destruction
   std::unique_ptr<KernelNotices> notices_;  // from serve() to the end of the mount
-  UniqueFd connection_;                     // a directory of the kernel's
   Filesystem* filesystem_ = nullptr;
   GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;
-  std::unique_ptr<SlowRequests> slow_requests_;
+  std::unique_ptr<SlowRequests> slow_requests_, transfers_;
+  std::atomic<unsigned> transfers_in_place_{0};  // a counter
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);
   std::array<std::atomic<std::uint64_t>, RequestTimes::kKinds> counts_{};  // statistics

@@ -22,6 +22,21 @@ Result<pid_t> process_of(pid_t thread);
 UniqueFd open_process(pid_t process);
 bool has_ended(const UniqueFd& process);
 
+// Tells a long request that its caller was killed. The kernel does not: the caller stays until the
+// request ends. Threads: caller locks.
+class CallerWatch {
+ public:
+  // `thread` 0: the caller is in another PID namespace.
+  explicit CallerWatch(pid_t thread) : thread_(thread) {}
+  // Looks in /proc now and then. A caller that can't be seen counts as killed after a second.
+  bool is_killed();
+
+ private:
+  const pid_t thread_;
+  std::chrono::steady_clock::time_point look_ = std::chrono::steady_clock::now();  // next time
+  bool killed_ = false;
+};
+
 class ClientProcess {
  public:
   ClientProcess(pid_t process, UniqueFd fd) : process_(process), fd_(std::move(fd)) {}

@@ -201,7 +201,36 @@ Result<GpuRequest> gather(Bytes in, std::size_t out_size) {
                                   count});
 }
 
+template <typename Number>
+Number number_at(Bytes in, std::size_t at) {
+  Number number = 0;
+  if (at + sizeof number <= in.size()) std::memcpy(&number, in.data() + at, sizeof number);
+  return number;
+}
+
 }  // namespace
+
+bool is_long(unsigned command, Bytes in) {
+  switch (_IOC_NR(command)) {
+    case _IOC_NR(SLUICE_IOC_READ):
+    case _IOC_NR(SLUICE_IOC_WRITE):
+      return number_at<std::uint64_t>(in, offsetof(sluice_transfer, length)) > kLongTransfer;
+    case _IOC_NR(SLUICE_IOC_READV): {
+      // What follows the segments that count may be left over from another request.
+      const auto count = number_at<std::uint32_t>(in, offsetof(sluice_readv, count));
+      std::uint64_t left = kLongTransfer;
+      for (std::uint32_t i = 0; i < std::min<std::uint32_t>(count, SLUICE_MAX_SEGMENTS); ++i) {
+        const auto length = number_at<std::uint64_t>(
+            in, offsetof(sluice_readv, segments[0].length) + i * sizeof(sluice_segment));
+        if (length > left) return true;
+        left -= length;
+      }
+      return false;
+    }
+    default:
+      return false;
+  }
+}
 
 Result<GpuRequest> decode_gpu_request(unsigned command, Bytes in, std::size_t out_size) {
   if (_IOC_TYPE(command) != SLUICE_IOC_TYPE) return Error(ENOTTY, "ioctl");

@@ -101,6 +101,12 @@ using GpuRequest =
                  ReadvRequest, PrefetchRequest, StatsRequest, RingCreateRequest, RingDestroyRequest,
                  RingAddFileRequest, RingDropFileRequest, ShareRequest, GatherRequest>;
 
+// A transfer of more bytes than this should not occupy the thread that takes requests: from the
+// page cache it takes over half a millisecond. Waking another thread takes some 50 us.
+inline constexpr std::uint64_t kLongTransfer = 16 << 20;
+// Whether the ioctl is such a transfer. `in` as below.
+bool is_long(unsigned command, std::span<const std::byte> in);
+
 // `in` is what the caller sent, `out_size` the size of its reply buffer. Segments of the result
 // neither wrap around nor exceed the largest file offset. ENOTTY: the number is not one of ours.
 Result<GpuRequest> decode_gpu_request(unsigned command, std::span<const std::byte> in,

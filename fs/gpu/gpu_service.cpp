@@ -34,11 +34,10 @@ sluice_route_stats stats_of(const RouteFigures& figures) {
 }  // namespace
 
 GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
-                       std::function<unsigned()> waiting, DaemonEpoch epoch,
-                       std::string share_socket)
+                       std::function<bool()> ends, DaemonEpoch epoch, std::string share_socket)
     : engine_(engine),
       filesystem_(filesystem),
-      waiting_(std::move(waiting)),
+      ends_(std::move(ends)),
       epoch_(epoch),
       shares_(std::move(share_socket)),
       host_memory_(host_memory),
@@ -311,9 +310,7 @@ Result<void> GpuService::handle(const From& from, const QueryRequest& request, G
 }
 
 Result<void> GpuService::handle(const From& from, const StatsRequest& request, GpuReply& reply) {
-  const bool may_reset = from.caller.uid == 0 || from.caller.uid == ::geteuid();
-  if (request.reset && !may_reset)
-    return Error(EPERM, "reset statistics: only root and the user who mounted may");
+  if (request.reset && from.caller.uid != 0) return Error(EPERM, "reset statistics: only root may");
   const bool of_all = request.gpu == GpuUuid{};
   const Stats::Figures figures = of_all ? engine_.stats().all() : engine_.stats().of(request.gpu);
   auto out = reply.start<sluice_stats>();

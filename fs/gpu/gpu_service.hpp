@@ -51,12 +51,12 @@ class GpuService {
   // of which the kernel allows about 65,000 per process.
   static constexpr std::size_t kMostOfFile = 4096, kMostOfUser = 8192, kMostOfAll = 32768;
 
-  // `host_memory`: the most bytes of memfds that may be registered at once. `waiting`: returns how
-  // many requests of the mount are not answered yet, including those in progress. `epoch`: of this
-  // daemon. `share_socket`: where GPU memory is handed out; empty: nowhere.
+  // `host_memory`: the most bytes of memfds that may be registered at once. `ends`: whether the
+  // mount ends or is handed over, so that no request may take long. `epoch`: of this daemon.
+  // `share_socket`: where GPU memory is handed out; empty: nowhere.
   GpuService(
       Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
-      std::function<unsigned()> waiting = [] { return 1u; }, DaemonEpoch epoch = DaemonEpoch(0),
+      std::function<bool()> ends = [] { return false; }, DaemonEpoch epoch = DaemonEpoch(0),
       std::string share_socket = {});
   ~GpuService();
   GpuService(const GpuService&) = delete;
@@ -121,14 +121,10 @@ class GpuService {
   Result<MemfdLimit::Share> take_share(const ClientProcess& client, uid_t user,
                                        const UniqueFd& memfd, std::uint64_t bytes);
   Result<void> import(const RegisterRequest& request, Buffer& buffer);
-  // Executes a request in slices until its turn is over because others wait, at most
-  // SLUICE_MAX_TRANSFER bytes. `work` executes one slice: a part of the segment.
-  class AtWork;
-  template <typename Work>
-  Result<Transfer> in_turn(const Segment& segment, Work work);
-  // The same for several segments. `count` is set to the number of segments that were read.
-  Result<Transfer> read_segments(const From& from, const ReadvRequest& request, Memory& memory,
-                                 std::size_t& count);
+  // For a request that may take long: true if it must end early.
+  std::function<bool()> cancelling(const From& from);
+  Result<Transfer> read(const From& from, Memory& memory, std::span<const Segment> segments,
+                        Route route);
   // The GPU with that UUID, or the first GPU. ENODEV: there is none. EOPNOTSUPP: GPUs are turned
   // off.
   Result<Device*> device(const GpuUuid& gpu);
@@ -139,9 +135,8 @@ class GpuService {
 
   Engine& engine_;
   Filesystem& filesystem_;
-  const std::function<unsigned()> waiting_;
+  const std::function<bool()> ends_;
   const DaemonEpoch epoch_;
-  std::atomic<unsigned> at_work_{0};  // number of long requests in progress
   DescriptorTaker taker_;
   ShareSocket shares_;
   MemfdLimit host_memory_;

@@ -116,10 +116,8 @@ class RingService::Ring final : public RingTarget {
     if (token->open.appends())
       return Error(EINVAL, "cannot write at an offset: the file is open for appending");
     const auto memory = SLUICE_TRY(service_.find_memory_(anchor_, buffer, *client_));
-    const bool keeps_suid = token->caller.uid == 0;
-    return service_.filesystem_.gpu().write(
-        token->file, *memory, segment, Route::Auto,
-        keeps_suid ? std::nullopt : std::optional(token->caller));
+    return service_.filesystem_.gpu().write(token->file, *memory, segment, Route::Auto,
+                                            token->caller);
   }
 
  private:

@@ -15,7 +15,6 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
-#include <deque>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -23,22 +22,18 @@
 #include "base/clock.hpp"
 #include "base/process.hpp"
 #include "base/service_notice.hpp"
+#include "base/small_file.hpp"
 #include "fs/keeper/protocol.hpp"
 
 namespace sluice {
 namespace {
 
-using std::chrono::seconds;
+using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-constexpr seconds kCrashWindow{60};
-constexpr seconds kPrepareLimit{60};
-constexpr std::chrono::milliseconds kBlockedLongEnough{150};
+constexpr std::chrono::seconds kPrepareLimit{60};
+constexpr milliseconds kBlockedLongEnough{150};
+constexpr milliseconds kLookOften{100};
 constexpr const char* kOomAdjustment = "/proc/self/oom_score_adj";
-
-std::string read_all(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 class Keeper {
  public:
@@ -74,24 +69,40 @@ class Keeper {
     UniqueFd program;  // if it is not executable_
     bool is_ready = false;
     bool is_prepared = false;
+    steady_clock::time_point ready_since{};
     std::string failure;  // its own words
   };
 
   void step() {
+    const bool is_preparing = successor_.pid != 0 && !successor_.is_prepared;
+    const bool is_waiting = daemon_.pid == 0;  // to start one at start_at_
+    // Without a daemon, nobody else would notice that the mount is gone. poll() skips negative
+    // ones.
     pollfd fds[] = {{signals_.get(), POLLIN, 0},
                     {daemon_.socket.get(), POLLIN, 0},
-                    {successor_.socket.get(), POLLIN, 0}};  // poll() skips negative ones
-    const bool is_preparing = successor_.pid != 0 && !successor_.is_prepared;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - steady_clock::now());
-    const auto timeout = std::max<std::int64_t>(left.count(), 0);
-    const bool is_ending = !daemon_.socket;  // its descriptors are closed
-    ::poll(fds, std::size(fds), is_ending ? 100 : is_preparing ? static_cast<int>(timeout) : -1);
+                    {successor_.socket.get(), POLLIN, 0},
+                    {is_waiting ? settings_.held["fuse"].get() : -1, 0, 0}};
+    ::poll(fds, std::size(fds), poll_timeout(is_preparing, is_waiting));
     read_packets(daemon_);
     read_packets(successor_);
-    if (is_preparing && timeout == 0)
+    const auto now = steady_clock::now();
+    if (is_preparing && now >= deadline_)
       fail_upgrade("the new daemon was not prepared within a minute");
     handle_signals();
-    if (!exit_code_) stop_waiting_for_blocked_threads();
+    if (exit_code_) return;
+    stop_waiting_for_blocked_threads();
+    is_unmounted_ = is_unmounted_ || (fds[3].revents & POLLERR) != 0;
+    if (is_waiting && (is_unmounted_ || now >= start_at_)) start_another();
+  }
+
+  // In milliseconds; -1: no limit.
+  int poll_timeout(bool is_preparing, bool is_waiting) const {
+    // Without a socket, its descriptors are closed: it is ending.
+    if (!is_waiting && !daemon_.socket) return static_cast<int>(kLookOften.count());
+    if (!is_waiting && !is_preparing) return -1;
+    const auto until = is_waiting ? start_at_ : deadline_;
+    const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
+    return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
   }
 
   // A daemon that is ending looks for a moment as if such a thread were all that is left of it. Its
@@ -112,6 +123,8 @@ class Keeper {
     signalfd_siginfo info{};
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGCHLD) continue;
+      start_at_ = {};  // whatever it asks for needs a daemon
+      is_asked_ = true;
       if (info.ssi_signo == SIGHUP) {
         // A daemon that is about to read the configuration, or has just read it, hears it later.
         reload_is_due_ = !daemon_.is_ready;
@@ -124,12 +137,29 @@ class Keeper {
       if (daemon_.is_ready || !had_daemon_) ::kill(daemon_.pid, signal_);
     }
     int status = 0;
-    for (pid_t pid = 0; !exit_code_ && (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (pid == daemon_.pid) daemon_ended(status);
-      if (pid == successor_.pid) {
+    const int what = WNOHANG | WUNTRACED | WCONTINUED;
+    for (pid_t pid = 0; !exit_code_ && (pid = ::waitpid(-1, &status, what)) > 0;) {
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        if (pid == daemon_.pid) say_stopped(WIFSTOPPED(status));
+      } else if (pid == daemon_.pid) {
+        daemon_ended(status);
+      } else if (pid == successor_.pid) {
         read_packets(successor_);
         fail_upgrade(why(successor_, status));
       }
+    }
+  }
+
+  // Somebody may want it so, a debugger for example, so it is not continued here.
+  void say_stopped(bool is_stopped) const {
+    const std::string pid = std::to_string(daemon_.pid);
+    if (is_stopped) {
+      say(spdlog::level::err,
+          "the daemon was stopped, and everybody who uses the mount waits; "
+          "'kill -CONT " +
+              pid + "' continues it: pid=" + pid);
+    } else {
+      say(spdlog::level::warn, "the daemon continues: pid=" + pid);
     }
   }
 
@@ -178,6 +208,7 @@ class Keeper {
 
   void daemon_is_ready() {
     daemon_.is_ready = true;
+    daemon_.ready_since = steady_clock::now();
     if (daemon_.program) executable_ = std::move(daemon_.program);
     had_daemon_ = true;
     report({});
@@ -201,6 +232,7 @@ class Keeper {
       end(0);
     } else if (code == kHandedOver && successor_.is_prepared) {
       daemon_ = std::exchange(successor_, {});
+      crashes_ = 0;  // the old daemon served until now
       tell(daemon_, "go");
     } else if (!had_daemon_) {
       report(Error{ECHILD, "start the daemon",
@@ -218,22 +250,50 @@ class Keeper {
   static std::string why(const Process& process, int status) {
     return process.failure.empty() ? "the daemon ended: " + describe_end(status) : process.failure;
   }
-  // Starts a successor of a daemon that has ended without unmounting.
-  void take_over(const std::string& reason) {
+  // Starts a successor of a daemon that has ended without unmounting, now or later.
+  void take_over(const std::string& reason, milliseconds least_wait = {}) {
     discard(successor_);
+    last_end_ = reason;
+    const bool served = daemon_.is_ready;
     const auto now = steady_clock::now();
-    crashes_.push_back(now);
-    while (now - crashes_.front() > kCrashWindow) crashes_.pop_front();
+    if (served && now - daemon_.ready_since >= settings_.longest_wait) crashes_ = 0;
+    if (served || crashes_ == 0) last_served_ = now;
+    daemon_ = {};
+    ++crashes_;
     if (!settings_.held.contains("fuse")) return give_up(reason);
-    if (settings_.crash_limit > 0 && crashes_.size() >= settings_.crash_limit) {
-      return give_up(std::to_string(crashes_.size()) +
-                     " crashes within a minute; the last: " + reason);
+    if (is_unmounted_ || (signal_ != 0 && !served)) {
+      return give_up("it was to end, and the last daemon could not take it over: " + reason);
     }
-    say(spdlog::level::warn,
-        "starting another daemon: crashes=" + std::to_string(crashes_.size()) + " why=" + reason);
-    if (!start(daemon_, executable_, "take")) {
-      give_up(reason + "; another daemon can't be started: " + std::strerror(errno));
+    if (now - last_served_ >= settings_.patience) {
+      return give_up("no daemon could be started for " + seconds_of(settings_.patience) +
+                     "; the last one: " + reason);
     }
+    // The daemon may not have heard the signal any more.
+    const bool is_asked = std::exchange(is_asked_, false);
+    const milliseconds wait = is_asked ? least_wait : std::max(least_wait, wait_before_start());
+    start_at_ = now + wait;
+    say(spdlog::level::warn, "starting another daemon" +
+                                 (wait.count() == 0 ? std::string() : ", in " + seconds_of(wait)) +
+                                 ": crashes=" + std::to_string(crashes_) + " why=" + reason);
+    if (wait.count() == 0) start_another();
+  }
+
+  milliseconds wait_before_start() const {
+    if (settings_.crash_limit == 0 || crashes_ < settings_.crash_limit) return {};
+    milliseconds wait = settings_.first_wait;
+    for (unsigned i = settings_.crash_limit; i < crashes_ && wait < settings_.longest_wait; ++i)
+      wait *= 2;
+    return std::min(wait, settings_.longest_wait);
+  }
+
+  static std::string seconds_of(milliseconds time) {
+    return std::to_string(std::chrono::ceil<std::chrono::seconds>(time).count()) + " s";
+  }
+
+  void start_another() {
+    if (start(daemon_, executable_, "take")) return;
+    take_over(std::string("another daemon can't be started: ") + std::strerror(errno),
+              settings_.first_wait);
   }
 
   void give_up(const std::string& reason) {
@@ -295,12 +355,15 @@ class Keeper {
     if (!send_packet(ends[0], role, fds)) return false;
     if (role.starts_with("take") && !upgrade_failure_.empty())
       tell(process, "restart failed " + upgrade_failure_);
+    if (role.starts_with("take") && !last_end_.empty()) tell(process, "because " + last_end_);
     std::string link = std::string(kKeeperVariable) + "=" + std::to_string(ends[1]) + "," +
                        std::to_string(starts_);
     ++starts_;
-    process.pid = ::fork();
-    if (process.pid == 0) become_daemon(program.get(), ends[1], link);
-    return process.pid > 0;
+    const pid_t pid = ::fork();
+    if (pid == 0) become_daemon(program.get(), ends[1], link);
+    if (pid < 0) return false;  // kill() would take -1 for every process
+    process.pid = pid;
+    return true;
   }
 
   [[noreturn]] void become_daemon(int program, int socket, std::string& link) {
@@ -320,9 +383,20 @@ class Keeper {
     words.push_back(nullptr);
     variables.push_back(nullptr);
     ::sigprocmask(SIG_SETMASK, &usual_mask_, nullptr);
-    ::syscall(SYS_execveat, program, "", words.data(), variables.data(), AT_EMPTY_PATH);
-    [[maybe_unused]] const auto sent = send_packet(
-        socket, "failed can't run " + settings_.executable + ": " + std::strerror(errno));
+    const auto run = [&] {
+      ::syscall(SYS_execveat, program, "", words.data(), variables.data(), AT_EMPTY_PATH);
+      return errno;
+    };
+    int code = run();
+    if (code == ENOENT) {
+      // Perhaps a script: its interpreter opens it by this descriptor.
+      ::fcntl(program, F_SETFD, 0);
+      code = run();
+    }
+    const std::string reason = code == ENOENT ? "the interpreter that it names is missing"
+                                              : std::string(std::strerror(code));
+    [[maybe_unused]] const auto sent =
+        send_packet(socket, "failed can't run " + settings_.executable + ": " + reason);
     ::_exit(1);
   }
 
@@ -347,16 +421,21 @@ class Keeper {
     char path[PATH_MAX];
     return std::string(::getcwd(path, sizeof path) != nullptr ? path : "/");
   }();
-  const std::string oom_adjustment_ = read_all(kOomAdjustment);
+  const std::string oom_adjustment_ = text_of_file(kOomAdjustment);
   UniqueFd executable_;  // of the daemon that was ready last, whatever is at its path now
   Process daemon_;
   Process successor_;  // while an upgrade is prepared
   steady_clock::time_point deadline_{};
   std::optional<steady_clock::time_point> blocked_since_;
-  std::deque<steady_clock::time_point> crashes_;
-  std::string upgrade_failure_;  // why the last upgrade failed
-  int signal_ = 0;               // that asks for the end of the mount
-  bool reload_is_due_ = false;   // SIGHUP came before the daemon was ready
+  unsigned crashes_ = 0;  // in a row
+  steady_clock::time_point last_served_{};
+  steady_clock::time_point start_at_{};  // of the next daemon, if there is none
+  bool is_unmounted_ = false;            // noticed while there was none
+  std::string upgrade_failure_;          // why the last upgrade failed
+  std::string last_end_;                 // why the last daemon that crashed has ended
+  int signal_ = 0;                       // that asks for the end of the mount
+  bool is_asked_ = false;                // by any signal, since the last crash
+  bool reload_is_due_ = false;           // SIGHUP came before the daemon was ready
   unsigned starts_ = 0;
   std::optional<int> exit_code_;
 };

@@ -7,6 +7,7 @@
 // The keeper must not fail: it has no threads, loads no library and never waits for the mount.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,15 +18,21 @@
 
 namespace sluice {
 
-// The exit code of a keeper that gave a crashing mount up. What is left is a mount point that fails
-// with ENOTCONN until somebody unmounts it.
+// The exit code of a keeper that gave up a mount for which no daemon could be started. What is left
+// is a mount point that fails with ENOTCONN until somebody unmounts it.
 inline constexpr int kGaveUp = 70;
 
 struct KeeperSettings {
   std::string executable;              // of the daemon
   std::vector<std::string> arguments;  // argv of the daemon
-  // The keeper gives up if the daemon crashes this often within a minute. 0: never.
+  // From this crash in a row on, the keeper waits before it starts the next daemon: first
+  // `first_wait`, then twice as long after each crash, at most `longest_wait`. 0: it never waits. A
+  // daemon that has served for `longest_wait` ends the row, and so does one that hands over.
   unsigned crash_limit = 5;
+  std::chrono::milliseconds first_wait{1000};
+  std::chrono::milliseconds longest_wait{60'000};
+  // It gives up if no daemon has begun to serve for this long.
+  std::chrono::milliseconds patience{600'000};
   // Whether nobody reads stderr once the mount answers.
   bool detached = false;
   std::string log_name;  // for messages
@@ -37,8 +44,8 @@ struct KeeperSettings {
 };
 
 // Runs until the mount ends and returns the exit code: 0 after an unmount, that of the daemon if it
-// could not mount, kGaveUp. SIGTERM, SIGINT and SIGHUP go to the daemon. REQUIRES: the process has
-// no other threads.
+// could not mount, kGaveUp. SIGTERM, SIGINT and SIGHUP go to the daemon. If none runs, they start
+// one at once. REQUIRES: the process has no other threads.
 int run_keeper(KeeperSettings settings);
 
 // How a process ended: "signal 9, Killed" or "exit code 1".

@@ -46,9 +46,13 @@ Result<void> KeeperLink::receive_start() {
   for (std::size_t i = 0; i < first.fds.size() && i + 1 < words.size(); ++i) {
     start_.held[words[i + 1]] = std::move(first.fds[i]);
   }
-  // The keeper sent it before it started this process.
+  if (start_.role == Role::Prepared) {
+    const MutexLock lock(mutex_);
+    start_reason_ = "a restart was asked for";
+  }
+  // The keeper sent them before it started this process.
   if (start_.role != Role::Successor) return {};
-  if (const auto second = receive_packet(socket_.get(), Wait::No)) take(*second);
+  while (const auto next = receive_packet(socket_.get(), Wait::No)) take(*next);
   return {};
 }
 
@@ -105,6 +109,10 @@ void KeeperLink::run() {
 
 void KeeperLink::take(const Packet& packet) {
   MutexLock lock(mutex_);
+  if (packet.says("because")) {
+    start_reason_ = packet.rest("because");
+    return;
+  }
   if (packet.says("restart failed")) {
     restart_failure_ = packet.rest("restart failed");
   } else if (!packet.says("hand over")) {
@@ -145,6 +153,11 @@ Result<void> KeeperLink::request_restart() {
 int KeeperLink::keeper() const {
   MutexLock lock(mutex_);
   return is_alone_ ? 0 : keeper_;
+}
+
+std::string KeeperLink::start_reason() const {
+  MutexLock lock(mutex_);
+  return start_reason_;
 }
 
 std::string KeeperLink::restart_failure() const {

@@ -61,6 +61,9 @@ class KeeperLink {
 
   int keeper() const;  // its process id; 0 if it has died
   unsigned restarts() const { return restarts_; }
+  // Why this daemon took over from another; empty if it did not, or if nobody knows: an older
+  // keeper does not say it, nor one that was started after the daemon before it had ended.
+  std::string start_reason() const;
   // Why the last restart failed; empty if it did not.
   std::string restart_failure() const;
 
@@ -84,6 +87,7 @@ class KeeperLink {
   bool is_listening_ GUARDED_BY(mutex_) = false;
   bool is_restarting_ GUARDED_BY(mutex_) = false;
   std::string restart_failure_ GUARDED_BY(mutex_);
+  std::string start_reason_ GUARDED_BY(mutex_);
   std::jthread thread_;
 };
 

@@ -12,6 +12,7 @@
 //   "hand over"            to the serving daemon: a successor is prepared
 //   "restart failed TEXT"  the daemon that was started last could not take over. After "take" it
 //                          may be the second packet.
+//   "because TEXT"         after "take": why the daemon before it has ended
 // daemon -> keeper:
 //   "hold NAME"        with one descriptor, which replaces one of that name
 //   "ready"            it serves

@@ -14,7 +14,7 @@ namespace sluice::test {
 
 class DaemonKiller {
  public:
-  // REQUIRES: the keeper was started with --debug=crash_limit=0.
+  // After several kills the keeper waits, unless it was started with --debug=crash_limit=0.
   explicit DaemonKiller(pid_t keeper) : keeper_(keeper) {}
 
   // The daemon that serves, or that is starting. Waits until there is one; throws

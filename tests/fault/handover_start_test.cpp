@@ -263,28 +263,6 @@ TEST_F(HandoverStartTest, ADaemonThatWaitsForAPageCanBeReplaced) {
             std::string(bytes.data(), bytes.size()));
 }
 
-TEST_F(HandoverStartTest, MountFailsIfEachSuccessorDies) {
-  Mount mount(pool());
-  write_file(mount / "file", "content");
-  UniqueFd open(::open((mount / "file").c_str(), O_RDWR | O_CLOEXEC));
-  shim_.arm({.action = FaultAction::KillBefore,
-             .for_good = true,
-             .kinds = kAllCalls,
-             .path = stage_.on("nvme")});
-  DaemonKiller(mount.keeper()).kill();
-
-  // Waits until the keeper gives up.
-  ASSERT_TRUE(eventually([&] { return has_ended(mount.keeper()); }));
-  EXPECT_EQ(code_of(mount / "file"), ENOTCONN);
-  EXPECT_NE(mount.log().find("run 'sluice umount', then mount again"), std::string::npos)
-      << mount.log();
-  shim_.disarm();
-  open.reset();
-  ASSERT_NO_THROW(mount.umount());
-  ASSERT_NO_THROW(mount.mount());
-  EXPECT_EQ(read_file(mount / "file"), "content");
-}
-
 TEST_F(HandoverStartTest, MountGoesOnWithoutItsKeeperUntilTheDaemonDies) {
   Mount mount(pool());
   OpenFiles files(mount);

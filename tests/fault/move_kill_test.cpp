@@ -68,11 +68,11 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = 
     outcome.left_debris = !stage.debris().empty();
     mount.mount();
   }
-  outcome.problems = stage.problems_at_rest(mount);
+  outcome.problems = stage.problems_at_rest(mount) + stage.changed_times();
   // What the dead daemon left must not prevent new moves.
   stage.send_all();
   stage.wait_for_moves(mount);
-  outcome.problems += stage.not_arrived() + stage.problems();
+  outcome.problems += stage.not_arrived() + stage.problems() + stage.changed_times();
   mount.umount();
   outcome.problems += stage.problems_unmounted();
   return outcome;
@@ -112,7 +112,7 @@ Outcome kill_twice(std::uint64_t n, std::uint64_t m) {
     mount.detach();
     mount.mount();
   }
-  outcome.problems = stage.problems_at_rest(mount);
+  outcome.problems = stage.problems_at_rest(mount) + stage.changed_times();
   mount.umount();
   outcome.problems += stage.problems_unmounted();
   return outcome;

@@ -38,6 +38,7 @@ constexpr int kDirectories = 3;
 struct Version {
   std::string content;
   std::uint64_t begun, synced;  // positions of the log before the write and after its fsync
+  std::string times;            // of the file, after the fsync
 };
 
 struct Synced {
@@ -48,14 +49,31 @@ struct Synced {
   std::uint64_t position() const { return versions[0].synced; }
 };
 
-// What is wrong with `found` after a cut at `at`: a block may be of the last version that was
-// synced before, or of a later one.
-std::string compare(const Synced& file, const std::string& found, std::uint64_t at) {
+// Ctime and time of birth.
+std::string times_of(const std::string& path) {
+  struct statx st {};
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_CTIME | STATX_BTIME, &st) < 0)
+    return errno_name(errno);
+  const auto text = [](const statx_timestamp& time) {
+    return std::to_string(time.tv_sec) + "s " + std::to_string(time.tv_nsec) + "ns";
+  };
+  return "ctime " + text(st.stx_ctime) + ", born " + text(st.stx_btime);
+}
+
+// What may be in the file after a cut at `at`: the last version that was synced before, and later
+// ones.
+std::vector<const Version*> possible_versions(const Synced& file, std::uint64_t at) {
   std::vector<const Version*> possible;
   for (const Version& each : file.versions) {
     if (each.synced <= at) possible.clear();
     if (each.begun <= at) possible.push_back(&each);
   }
+  return possible;
+}
+
+// What is wrong with `found` after a cut at `at`: a block may be of any possible version.
+std::string compare(const Synced& file, const std::string& found, std::uint64_t at) {
+  const std::vector<const Version*> possible = possible_versions(file, at);
   if (found.size() != file.versions[0].content.size())
     return "has " + std::to_string(found.size()) + " bytes";
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -99,7 +117,8 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     const UniqueFd fd(::open(stage_->in_mount(name).c_str(), O_RDONLY | O_CLOEXEC));
     ASSERT_EQ(::fsync(fd.get()), 0);
     const ino_t inode = lstat_of(stage_->in_mount(name)).st_ino;
-    synced_.push_back({name, inode, {{content, begun, disks_->position()}}});
+    const std::uint64_t synced = disks_->position();
+    synced_.push_back({name, inode, {{content, begun, synced, times_of(stage_->in_mount(name))}}});
   }
 
   // Writes a piece of the file anew, sometimes with the mtime of before.
@@ -120,7 +139,8 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     const bool restore = random() % 2;
     ASSERT_EQ(restore ? ::futimens(fd.get(), times.data()) : 0, 0);
     ASSERT_EQ(::fsync(fd.get()), 0);
-    file.versions.push_back({content, begun, disks_->position()});
+    const std::uint64_t synced = disks_->position();
+    file.versions.push_back({content, begun, synced, times_of(stage_->in_mount(file.name))});
   }
 
   // Moves files down, up, where they leave twins, and down again, some of them written in between.
@@ -275,6 +295,9 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     const std::string wrong = compare(file, read_file(path), at);
     if (!wrong.empty()) out += file.name + " " + wrong + ", on " + tier_of(path) + "\n";
     if (lstat_of(path).st_ino != file.inode) out += file.name + " has a different inode number\n";
+    const auto possible = possible_versions(file, at);
+    if (possible.size() == 1 && times_of(path) != possible[0]->times)
+      out += file.name + " has " + times_of(path) + " instead of " + possible[0]->times + "\n";
     return out;
   }
 

@@ -140,11 +140,27 @@ void MoveStage::lay_out() {
 MoveStage::View MoveStage::look_at_mount() const {
   View view;
   for (const auto& [path, line] : digest(in_mount(""), {.times = true})) {
-    struct stat st {};
-    const bool found = ::lstat(in_mount(path).c_str(), &st) == 0;
-    view[path] = {kept(line), found ? st.st_ino : 0};
+    struct statx st {};
+    const bool found = ::statx(AT_FDCWD, in_mount(path).c_str(), AT_SYMLINK_NOFOLLOW,
+                               STATX_BASIC_STATS | STATX_BTIME, &st) == 0;
+    std::string times;
+    for (const statx_timestamp& time : {st.stx_mtime, st.stx_ctime, st.stx_btime})
+      times += " " + std::to_string(time.tv_sec) + "s " + std::to_string(time.tv_nsec) + "ns";
+    view[path] = {kept(line), found ? st.stx_ino : 0, times};
   }
   return view;
+}
+
+std::string MoveStage::changed_times() const {
+  std::string out;
+  const View found = look_at_mount();
+  for (const auto& [path, seen] : expected_) {
+    const auto at = found.find(path);
+    if (at == found.end() || at->second.times == seen.times) continue;
+    out += path + " has other times (mtime, ctime, birth)\n    expected:" + seen.times +
+           "\n    actual:  " + at->second.times + "\n";
+  }
+  return out;
 }
 
 void MoveStage::remember() { expected_ = look_at_mount(); }

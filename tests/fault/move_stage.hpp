@@ -54,7 +54,10 @@ class MoveStage {
   // names, in the mount and on exactly one tier; nothing else may exist. Returns the differences.
   // REQUIRES: the pool is mounted and no move is in progress.
   std::string problems() const;
-  // The same, once the requested moves that go on after a mount have ended.
+  // Compares mtime, ctime and time of birth of all files and directories with those remembered. A
+  // power cut, or a disk that fails in the middle of a move, may change those of directories.
+  std::string changed_times() const;
+  // The same as problems(), once the requested moves that go on after a mount have ended.
   std::string problems_at_rest(const Mount& mount) const;
   // The same for an unmounted pool: there must be no temporaries, and fsck must find nothing.
   std::string problems_unmounted() const;
@@ -76,6 +79,7 @@ class MoveStage {
   struct Seen {
     std::string line;  // from digest()
     ino_t inode;
+    std::string times;
   };
   using View = std::map<std::string, Seen>;
 

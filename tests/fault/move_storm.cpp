@@ -203,6 +203,28 @@ void MoveStorm::write(Random& random) {
   }
 }
 
+// Opens the file for each write, as fsx -c does, and has it moved in between: moves and writers
+// meet.
+void MoveStorm::write_and_close(Random& random) {
+  Subject& subject = any_loud(random);
+  for (int act = 0; act < 8; ++act) {
+    std::string name;
+    {
+      const MutexLock lock(subject.mutex);
+      name = subject.names[random() % subject.names.size()];
+      const UniqueFd fd(::open(path(name).c_str(), O_RDWR | O_CLOEXEC));
+      if (!check(fd.get(), "open to write once", subject)) return;
+      const std::size_t offset = random() % kLargest;
+      const std::string data = bytes(random, 20'000);
+      const ssize_t done = ::pwrite(fd.get(), data.data(), data.size(), static_cast<off_t>(offset));
+      if (!check(done, "pwrite", subject)) return;
+      put(subject.content, offset, data.substr(0, static_cast<std::size_t>(done)));
+    }
+    send_to(path(name), tiers_[random() % tiers_.size()]);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+  }
+}
+
 void MoveStorm::append(Random& random) {
   Subject& subject = any_loud(random);
   const MutexLock lock(subject.mutex);
@@ -398,7 +420,8 @@ void MoveStorm::send(Random& random) {
 }
 
 void MoveStorm::run(std::chrono::seconds duration) {
-  constexpr std::array<Actor, 10> kActors{&MoveStorm::write,
+  constexpr std::array<Actor, 11> kActors{&MoveStorm::write,
+                                          &MoveStorm::write_and_close,
                                           &MoveStorm::append,
                                           &MoveStorm::write_direct,
                                           &MoveStorm::map_and_store,

@@ -57,6 +57,7 @@ class MoveStorm {
 
   // One operation each. They lock the file that they choose.
   void write(Random& random);
+  void write_and_close(Random& random);
   void append(Random& random);
   void write_direct(Random& random);
   void map_and_store(Random& random);

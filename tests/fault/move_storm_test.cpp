@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <random>
@@ -47,6 +49,26 @@ int twins_used(const Mount& mount) {
   return mount.status().at("migration").at("twins").at("used").get<int>();
 }
 
+// Nothing is wrong with a file that users rename while it moves, and every receipt names its file.
+// Shows how many moves met a user who had the file open or changed it.
+void check_receipts(const Mount& mount) {
+  const CommandResult listed = sluice({"moves", "--json", "--limit", "100000", mount.path()});
+  ASSERT_TRUE(listed.ok()) << listed.err;
+  std::map<std::string, int> wrong;
+  int made = 0, met = 0;
+  const nlohmann::json moves = nlohmann::json::parse(listed.out);
+  for (const nlohmann::json& receipt : moves.at("receipts")) {
+    const int code = receipt.at("code");
+    made += code == 0;
+    met += code == EBUSY || code == ECANCELED;
+    if (receipt.at("path") == "") ++wrong["a receipt without a path"];
+    if (code == EEXIST || code == EMLINK) ++wrong[receipt.at("reason")];
+  }
+  std::printf("%d moves made, %d moves met an open or a change\n", made, met);
+  EXPECT_TRUE(wrong.empty()) << testing::PrintToString(wrong);
+  EXPECT_GT(met, 0) << "no move met a user, so the test tests nothing";
+}
+
 // Compares the files with what the storm expects, in the mount and on the disks.
 void check_all(const MoveStorm& storm, const MoveStage& stage, Mount& mount) {
   std::printf("%llu moves seen during %llu operations\n",
@@ -55,6 +77,7 @@ void check_all(const MoveStorm& storm, const MoveStage& stage, Mount& mount) {
   ASSERT_EQ(storm.problems(), "");
   EXPECT_GT(storm.moves(), 0u) << "no file was moved, so the test tests nothing";
   EXPECT_EQ(storm.compare_mount(), "") << "after the storm";
+  check_receipts(mount);
   mount.remount();
   EXPECT_EQ(storm.compare_mount(), "") << "after a remount";
   mount.umount();

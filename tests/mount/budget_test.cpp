@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 #include <vector>
@@ -346,6 +347,61 @@ TEST_F(BudgetTest, RuleGivesBudgetsToDirectories) {
   ASSERT_EQ(::mkdir((*this / "users/b").c_str(), 0755), 0);
   ASSERT_EQ(::mkdir((*this / "users/b/cache").c_str(), 0755), 0);
   EXPECT_TRUE(is_counted("/users/b/cache", 0));
+}
+
+// A long path costs its names once, however many directories are made and removed at its end.
+TEST_F(BudgetTest, DirectoriesMadeAndRemovedTakeNoMemory) {
+  constexpr int kDepth = 200, kDirectories = 1000;
+  const std::string name(250, 'x');
+  start();
+  ASSERT_EQ(::mkdir((*this / "d").c_str(), 0755), 0);
+  set("d", "1GiB");
+  ASSERT_TRUE(is_counted("/d", 0));
+  UniqueFd at(::open((*this / "d").c_str(), O_PATH | O_CLOEXEC));
+  for (int i = 0; i < kDepth; ++i) {
+    ASSERT_EQ(::mkdirat(at.get(), name.c_str(), 0755), 0);
+    at.reset(::openat(at.get(), name.c_str(), O_PATH | O_CLOEXEC));
+    ASSERT_TRUE(at);
+  }
+  const auto memory = [&] {
+    std::ifstream status("/proc/" + std::to_string(mount().pid()) + "/status");
+    std::string word;
+    std::uint64_t kib = 0;
+    while (word != "VmRSS:" && status >> word) continue;
+    status >> kib;
+    return kib << 10;
+  };
+  const std::uint64_t before = memory();
+  ASSERT_GT(before, 0u);
+  for (int i = 0; i < kDirectories; ++i) {
+    const std::string each = "d" + std::to_string(i), file = each + "/f";
+    ASSERT_EQ(::mkdirat(at.get(), each.c_str(), 0755), 0);
+    const UniqueFd made(::openat(at.get(), file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+    ASSERT_TRUE(made);
+    ASSERT_EQ(::unlinkat(at.get(), file.c_str(), 0), 0);
+    ASSERT_EQ(::unlinkat(at.get(), each.c_str(), AT_REMOVEDIR), 0);
+  }
+  // Their paths have 50 kB each.
+  EXPECT_LT(memory(), before + 32 * kMiB);
+  at.reset();
+}
+
+TEST_F(BudgetTest, AUserHasALimitOnBudgets) {
+  constexpr int kMost = 32;
+  start();
+  for (int i = 0; i <= kMost; ++i) {
+    const std::string name = "d" + std::to_string(i);
+    ASSERT_EQ(::mkdir((*this / name).c_str(), 0755), 0);
+    ASSERT_EQ(::chown((*this / name).c_str(), kAlice.uid, kAlice.gid), 0);
+    EXPECT_EQ(set_as(kAlice, name, "1GiB"), i < kMost ? 0 : EDQUOT);
+  }
+  const Json limits = ask({"status"}).at("limits");
+  const auto shown = std::find_if(limits.begin(), limits.end(),
+                                  [](const Json& each) { return each.at("what") == "budgets"; });
+  ASSERT_NE(shown, limits.end());
+  EXPECT_EQ(shown->at("used"), kMost);
+  EXPECT_EQ(shown->at("most"), kMost);
+  EXPECT_EQ(shown->at("error"), "EDQUOT");
 }
 
 // What a tree holds is sampled from the tiers all the time, while files of unequal size are written

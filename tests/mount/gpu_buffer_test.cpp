@@ -238,6 +238,38 @@ TEST_F(GpuBufferTest, ClientKilledDuringAReadLeavesNothing) {
   EXPECT_TRUE(read_file(*this / "big") == pattern(kBig, 2));
 }
 
+// The kernel does not let a killed process go before its request has an answer.
+TEST_F(GpuBufferTest, ReadOfAKilledClientEndsEarly) {
+  constexpr std::uint64_t kSegment = SLUICE_MAX_SEGMENT, kAll = SLUICE_MAX_SEGMENTS * kSegment;
+  start();
+  const UniqueFd file = open_file("sparse", O_RDWR | O_CREAT);
+  ASSERT_EQ(::ftruncate(file.get(), kSegment), 0);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    SharedMemory memory(kSegment);
+    auto request = std::make_unique<sluice_readv>();
+    request->buffer = register_memory(file.get(), memory, kSegment);
+    request->count = SLUICE_MAX_SEGMENTS;
+    for (auto& segment : request->segments) segment = {0, 0, kSegment};
+    ::write(ready[1], "x", 1);
+    ioctl_code(file.get(), SLUICE_IOC_READV, request.get());
+    ::_exit(0);
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it is in the request
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  sluice_stats stats{};
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_STATS, &stats)), "ok");
+  EXPECT_LT(stats.routes[SLUICE_ROUTE_HOST].bytes, kAll);
+  EXPECT_TRUE(is_free_of_buffers());
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
 TEST_F(GpuBufferTest, SeveralClientsReadAtOnce) {
   start();
   std::vector<std::unique_ptr<Child>> children;

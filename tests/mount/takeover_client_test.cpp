@@ -333,6 +333,36 @@ TEST_F(ClientTakeoverTest, RingAndReadsWhileTheDaemonIsUpgraded) {
       });
 }
 
+// A daemon that hands over ends them early, and the next one does the rest.
+TEST_F(ClientTakeoverTest, LongReadsWhileTheDaemonIsUpgraded) {
+  constexpr std::size_t kLong = (96 << 20) + 4321, kParts = 24, kPart = kLong / kParts;
+  const std::string content = random_bytes(kLong);
+  put("hdd", "long", content);
+  const auto file = open_file(*this / "long");
+  const GpuMemory memory(device(), 2 * kLong);
+  const auto buffer = register_memory(memory.pointer(), 2 * kLong);
+  const auto right = [&](std::size_t at, std::size_t size, ssize_t done) -> std::string {
+    if (done < 0) return sluice_error();
+    if (done != static_cast<ssize_t>(size)) return "short: " + std::to_string(done);
+    return memory.bytes(at, size) == std::string_view(content).substr(0, size) ? "" : "bytes";
+  };
+  survive(
+      2,
+      [&](unsigned thread) -> std::string {
+        if (thread == 0)
+          return right(0, kLong, sluice_read(file.get(), buffer.get(), 0, kLong, 0, nullptr));
+        std::vector<struct sluice_segment> parts;
+        for (std::size_t i = 0; i < kParts; ++i)
+          parts.push_back({kLong + i * kPart, i * kPart, kPart});
+        return right(kLong, kParts * kPart,
+                     sluice_readv(file.get(), buffer.get(), parts.data(), kParts, nullptr));
+      },
+      [&] {
+        const auto said = tell({"restart"});
+        EXPECT_TRUE(said.ok()) << said.err;
+      });
+}
+
 TEST_F(ClientTakeoverTest, RingIntoGpuMemoryByCallersThatPoll) {
   const GpuMemory memory(device(), kSize);
   RingStage stage(open_file(*this / "file"), register_memory(memory.pointer(), kSize));

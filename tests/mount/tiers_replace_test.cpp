@@ -123,9 +123,9 @@ TEST_F(ReplaceTierTest, WhatCannotTakeThePlaceIsRefusedWithAdvice) {
   said = replace("flash=" + fresh.path());
   EXPECT_TRUE(has(said.err, "has had no tier flash")) << said.err;
   said = replace("ssd=" + base_.make_dir("nvme/inside"));
-  EXPECT_TRUE(has(said.err, "same filesystem as tier nvme")) << said.err;
+  EXPECT_TRUE(has(said.err, "is inside tier nvme")) << said.err;
   said = replace("ssd=" + on("hdd", ""));
-  EXPECT_TRUE(has(said.err, "is this pool's tier hdd")) << said.err;
+  EXPECT_TRUE(has(said.err, "same directory as tier hdd")) << said.err;
   said = replace("ssd=" + base_ / "nowhere");
   EXPECT_TRUE(has(said.err, "give a directory that exists")) << said.err;
   said = sluice({"tier", "add", "ssd=" + fresh.path(), base_ / "mnt"});

@@ -36,6 +36,7 @@ enum class FaultAction : std::uint32_t {
   KillAfter,
   Block,  // waits until disarmed, then makes the call normally
   Skip,   // returns 0 and does nothing, like a disk that lies
+  Crash,  // abort()s, as a mistake in the daemon would
 };
 
 struct FaultControl {

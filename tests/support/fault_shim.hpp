@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FaultShim affects one file call of a daemon: the nth call that matches fails, blocks, or is
-// interrupted by SIGKILL. Use it in a loop over n until a run makes fewer than n calls.
+// FaultShim affects one file call of a daemon: the nth call that matches fails, blocks, crashes, or
+// is interrupted by SIGKILL. Use it in a loop over n until a run makes fewer than n calls.
 //
 //     FaultShim shim(base / "faults");
 //     pool.environment = shim.environment();

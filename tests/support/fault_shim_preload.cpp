@@ -127,6 +127,9 @@ Verdict judge(const char* call, CallKind kind, const Place& place, const Place& 
       die();
     case FaultAction::KillAfter:
       return Verdict::DieAfter;
+    case FaultAction::Crash:
+      ::prctl(PR_SET_DUMPABLE, 0);  // no core
+      std::abort();
     case FaultAction::Block:
       block(at);
       errno = saved;

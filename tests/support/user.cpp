@@ -28,7 +28,9 @@ void send_all(int fd, const std::string& text) {
 }
 
 bool become(const User& user) {
-  return ::setgroups(user.groups.size(), user.groups.data()) == 0 &&
+  // A thread that has worked as a user (base/user_room.hpp) keeps capabilities when it becomes one.
+  return (::prctl(PR_GET_SECUREBITS) == 0 || ::prctl(PR_SET_SECUREBITS, 0) == 0) &&
+         ::setgroups(user.groups.size(), user.groups.data()) == 0 &&
          ::setresgid(user.gid, user.gid, user.gid) == 0 &&
          ::setresuid(user.uid, user.uid, user.uid) == 0;
 }

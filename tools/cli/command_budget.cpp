@@ -55,6 +55,11 @@ std::string describe(const Error& error, const std::string& where) {
     case EPERM:
     case EACCES:
       return where + ": not permitted; only its owner and root can set a budget";
+    case EDQUOT:
+      return where +
+             ": you have set as many budgets as a user can have (see 'sluice status --limits'); "
+             "end "
+             "one with 'sluice budget DIRECTORY none', or set one on a directory above";
     case ENODATA:
       return where + ": it has no budget";
     case EOPNOTSUPP:

@@ -106,6 +106,13 @@ std::string usual_state(const std::string& tier_path) {
   return marker && *marker ? "/var/lib/sluice/" + (*marker)->pool : std::string();
 }
 
+// Whether 'sluice status' waited for an answer of the daemon in vain. It may have found out why;
+// its sentence then says who waits (tools/cli/stuck_mount.cpp). A dead mount fails at once instead.
+bool is_silent(const ProgramOutput& status) {
+  return status.code < 0 ||
+         (status.code == kFailed && status.err.find(" waits") != std::string::npos);
+}
+
 // Asks the daemon if it answers; otherwise reads the configuration that the mount table names.
 Subject find_subject(const std::string& point, const std::vector<MountLine>& lines,
                      const Json& status) {
@@ -287,7 +294,7 @@ Bundle collect(const Result<std::string>& mount, const ProgramOutput& status,
   const std::string point = mount ? *mount : "";
   const MachineView machine;
   const auto lines = parse_mount_lines(machine.text("/proc/self/mountinfo").value_or(""));
-  const bool is_stuck = !point.empty() && status.code < 0;
+  const bool is_stuck = !point.empty() && is_silent(status);
   const Subject subject = point.empty() ? Subject{} : find_subject(point, lines, parsed(status));
   Redactor::Pool pool;
   if (!point.empty()) pool.roots.push_back(point);
@@ -402,7 +409,7 @@ int command_bundle(int argc, char** argv) {
   if (output.empty()) output = usual_name();
   ProgramOutput status;
   if (mount) status = run_verb({"status", "--json", *mount});
-  if (mount && status.code < 0 && sluice_mount_of(mount_table(), absolute_path(output))) {
+  if (mount && is_silent(status) && sluice_mount_of(mount_table(), absolute_path(output))) {
     return fail(kVerb, "the daemon of " + log::escaped(*mount) +
                            " does not answer, and the bundle would be written to this mount; "
                            "choose another directory with --output");

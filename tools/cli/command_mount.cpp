@@ -14,14 +14,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
+#include "base/small_file.hpp"
 #include "base/unique_fd.hpp"
 #include "fs/control/option_table.hpp"
 #include "fs/control/options.hpp"
@@ -259,7 +260,7 @@ std::string own_executable() {
 
 std::vector<std::string> own_arguments() {
   std::vector<std::string> words;
-  std::ifstream file("/proc/self/cmdline");
+  std::istringstream file(text_of_file("/proc/self/cmdline"));
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
   return words;
 }

@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "tiering/worth.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/cli/stuck_mount.hpp"
 #include "tools/cli/tier_count.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/output.hpp"
@@ -28,10 +29,12 @@ constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [-
   -h, --help        short help (-h) or full help (--help)
 )",
                          .details = R"(
-Shows how full each tier is, the number of files on it, how fast it reads (the time
-until the first byte, and the rate after it), what a GB of room there is worth (the
-waiting it saves a day; '-': everything fits), and the features in use, or why they
-are off. USED, FREE, SIZE and FULL are those of df. A tier that is offline, read-only,
+Shows how full each tier is, the number of files on it and the bytes they hold (HOLDS:
+less than USED if others use the disk, too), how fast it reads (the time until the
+first byte, and the rate after it; '~': not measured yet, usual for this kind of disk),
+what a GB of room there is worth (the waiting it saves a day; '-': everything fits),
+the features in use, or why they are off, and how often the daemon was restarted.
+USED, FREE, SIZE and FULL are those of df, except that twins count as free. A tier that is offline, read-only,
 degraded (its disk or filesystem has errors), full, above its watermark or draining
 has a line that says so. Options that were set on trial (user.sluice.set.NAME) are
 shown. Files and bytes are counted by walking the tiers, for two seconds unless --count
@@ -41,6 +44,9 @@ A limit is shown while part of it is in use: the amount in use, the most allowed
 the error when it is exceeded. For a limit per user, USED is that of the user with the
 most.
 
+If the daemon was stopped (SIGSTOP), or crashes so often that its next start waits, the
+command says so after 3 s and fails. Otherwise it waits until the mount answers.
+
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.
 
@@ -49,7 +55,7 @@ Examples:
   sluice status /mnt/pool
   sluice status --json /mnt/pool | jq '.tiers[] | {name, free}'
 
-Exit status: 0 shown, 1 failed (not a mount of sluice), 2 wrong usage.
+Exit status: 0 shown, 1 failed (not a mount of sluice, or no daemon), 2 wrong usage.
 )"};
 
 constexpr std::chrono::seconds kCountBudget{2};
@@ -99,11 +105,12 @@ Table::Cell fill_cell(const Style& style, const Json& tier) {
   return {text, is_crowded ? Color::Red : percent >= low ? Color::Yellow : Color::Green};
 }
 
-// "0.12 ms, 1.9 GiB/s": until the first byte, and after it.
+// "0.12 ms, 1.9 GiB/s": until the first byte, and after it. "~": it was not measured yet.
 std::string speed_text(const Json& speed) {
   if (!speed.is_object()) return "";
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2g ms, ", real_of(speed, "latency_us") / 1e3);
+  std::snprintf(text.data(), text.size(), "%s%.2g ms, ",
+                text_of(speed, "source") == "kind" ? "~" : "", real_of(speed, "latency_us") / 1e3);
   return text.data() + format_size(static_cast<std::uint64_t>(real_of(speed, "bytes_per_s"))) +
          "/s";
 }
@@ -236,6 +243,16 @@ std::string budget_line(const Style& style, const Json& budgets) {
   return out + " (see 'sluice budget')\n";
 }
 
+// Empty if the first daemon still serves.
+std::string restarts_line(const Style& style, const Json& status) {
+  const auto restarts = number_of(status, "restarts");
+  if (restarts == 0) return "";
+  std::string out = "restarts    " + format_count(restarts);
+  if (const std::string why = text_of(status, "restart_reason"); !why.empty())
+    out += ", the last because " + safe_name(style, why);
+  return out + "\n";
+}
+
 // Empty if no option is tried out.
 std::string trials_line(const Style& style, const Json& trials) {
   std::string out;
@@ -339,6 +356,7 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
   out += tier_table(style, member_of(status, "tiers"), objective, exact) + "\n";
   out += state_lines(style, member_of(status, "tiers"));
   out += feature_lines(style, member_of(status, "features"));
+  out += restarts_line(style, status);
   out += migration_line(style, migration);
   out += twins_line(member_of(status, "tiers"), migration, exact);
   out += budget_line(style, member_of(status, "budgets"));
@@ -367,7 +385,7 @@ int command_status(int argc, char** argv) {
   if (!style) return kUsage;
   const auto mount = mount_for("status", request.mount);
   if (!mount) return kFailed;
-  auto status = mount_status(*mount);
+  auto status = mount_status_or_reason(*mount);
   if (!status) return fail("status", describe_status_error(status.error(), *mount));
   if (const auto tiers = status->find("tiers"); tiers != status->end() && tiers->is_array()) {
     add_counts(*tiers, request.count);

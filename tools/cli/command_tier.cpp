@@ -102,7 +102,9 @@ lines to add to the configuration, so that the next mount has the tier, too.
 
 PATH is a directory that is new to Sluice, or a disk of this pool that was given up or
 replaced and works again: its files are back then. A disk that was replaced needs a new
-name, because another one has its old name.
+name, because another one has its old name. Files that are in the directory become files
+of the pool. PATH must be apart from the mount and the other tiers: neither inside them
+nor above them.
 
 Example:
   sluice tier add archive=/archive,capacity=8T >> /etc/sluice/pool.toml

@@ -49,10 +49,11 @@ lists the processes and their open files, and how to unmount the copies. After
 --timeout it fails: the pool is unmounted here, and the daemon ends when the last copy
 is gone. With --lazy it does not wait.
 
-A mount that does not answer for 3 s is stuck. If its daemon was stopped (SIGSTOP), it
-is continued. Otherwise the mount is removed and the daemon ended, if necessary with
-SIGKILL: programs that wait for it get errors, and what was written stays. While
-programs have files open there, this needs --lazy.
+A mount that does not answer for 3 s is stuck, and so is one whose daemon uses a directory
+of the mount itself. If its daemon was stopped (SIGSTOP), it is continued. Otherwise the
+mount is removed and the daemon ended, if necessary with SIGKILL: programs that wait for
+it get errors, and what was written stays. While programs have files open there, this
+needs --lazy.
 
 Examples:
   sluice umount /mnt/pool
@@ -85,9 +86,9 @@ bool is_stuck(const Result<nlohmann::ordered_json>& status) {
 
 // The daemon and mount to wait for after the unmount.
 struct Unmounted {
-  UniqueFd daemon;
-  UniqueFd keeper;  // ends right after the daemon
-  pid_t pid = 0;
+  UniqueFd process;  // what to wait for: the keeper, which ends last, or the daemon if it has none
+  pid_t keeper = 0;
+  pid_t pid = 0;                  // of the daemon; 0: none is known
   unsigned major = 0, minor = 0;  // the mount's device number; 0: unknown
 };
 
@@ -104,20 +105,26 @@ void say_continued(pid_t pid) {
 }
 
 // Waits for the daemon. Returns why it gave up; nothing if the daemon has ended.
-std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
+std::optional<std::string> wait_for_exit(Unmounted& unmounted,
                                          std::optional<std::chrono::seconds> limit) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::seconds kReportAfter{5}, kInUseLimit{60};
   const bool show = ::isatty(STDERR_FILENO) == 1;
   const auto start = Clock::now();
-  pollfd ended{.fd = unmounted.daemon.get(), .events = POLLIN, .revents = 0};
+  pollfd ended{.fd = unmounted.process.get(), .events = POLLIN, .revents = 0};
   bool shown = false;
   std::string holders, told;
-  DiskWait disk(unmounted.pid);
+  std::optional<DiskWait> disk(unmounted.pid);
   std::optional<std::string> problem;
   while (!problem && ::poll(&ended, 1, 500) == 0) {
-    if (has_only_blocked_threads(unmounted.pid)) break;
+    // If the daemon was killed, the keeper starts another, which finishes what was begun.
+    if (const pid_t now = daemon_of(unmounted.keeper); now != 0 && now != unmounted.pid) {
+      unmounted.pid = now;
+      disk.emplace(now);
+    }
+    if (unmounted.keeper == 0 && has_only_blocked_threads(unmounted.pid)) break;
     if (continue_if_stopped(unmounted.pid)) say_continued(unmounted.pid);
+    continue_if_stopped(unmounted.keeper);
     const auto waited = Clock::now() - start;
     if (waited >= std::min(kReportAfter, limit.value_or(kReportAfter)))
       holders = holders_text(unmounted);
@@ -128,7 +135,7 @@ std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
                    holders.c_str());
       told = holders;
     }
-    if (const auto thread = disk.look()) {
+    if (const auto thread = disk->look()) {
       problem = "unmounted, but the daemon (process " + std::to_string(unmounted.pid) +
                 ") waits for a disk that does not answer (thread " + *thread +
                 "); it ends when the disk does; 'dmesg' may say which";
@@ -222,8 +229,7 @@ int end_stuck(const MountEntry& mount, const MountServer& server, bool lazy) {
   if (::umount2(mount.point.c_str(), MNT_FORCE | MNT_DETACH) < 0)
     return fail("umount", describe_failure(errno, mount.point));
   std::fprintf(stderr, "sluice: umount: %s did not answer and was removed\n", where.c_str());
-  if (!daemon) return kDone;
-  constexpr int kOrderlyMs = 1000, kEndMs = 2000;
+  constexpr int kOrderlyMs = 1000, kEndMs = 2000, kKeeperMs = 10'000;
   const auto ends_within = [](const UniqueFd& process, int milliseconds) {
     pollfd ended{.fd = process.get(), .events = POLLIN, .revents = 0};
     return !process || ::poll(&ended, 1, milliseconds) > 0;
@@ -233,8 +239,10 @@ int end_stuck(const MountEntry& mount, const MountServer& server, bool lazy) {
                  server.daemon);
     ::syscall(SYS_pidfd_send_signal, daemon.get(), SIGKILL, nullptr, 0);
   }
-  if (ends_within(daemon, kEndMs) && ends_within(keeper, kEndMs)) return kDone;
-  return fail("umount", "the daemon (process " + std::to_string(server.daemon) +
+  const bool daemon_ended = ends_within(daemon, kEndMs);
+  if (daemon_ended && ends_within(keeper, kKeeperMs)) return kDone;
+  return fail("umount", (daemon_ended ? "the keeper (process " + std::to_string(server.keeper)
+                                      : "the daemon (process " + std::to_string(server.daemon)) +
                             ") has not ended yet; perhaps it waits for a disk that does not "
                             "answer: 'dmesg' may say which");
 }
@@ -280,6 +288,14 @@ int command_umount(int argc, char** argv) {
     if (continue_all(server)) status = mount_status_within(mountpoint, kPatience);
     if (is_stuck(status)) return end_stuck(*mount, server, lazy);
   }
+  // A daemon that has a directory of its own mount open, because a part of the mount was mounted
+  // into a tier, would wait for itself until the end of time.
+  if (const auto mount = status ? find_mount(real_path(mountpoint)) : std::nullopt;
+      mount && mount->is_sluice) {
+    const MountServer server = server_of(mount->minor);
+    if (server.daemon > 0 && has_open_on(server.daemon, mount->major, mount->minor))
+      return end_stuck(*mount, server, lazy);
+  }
   if (!status && status.error().code != ENOTCONN) {
     return fail("umount", describe_status_error(status.error(), mountpoint));
   }
@@ -287,8 +303,12 @@ int command_umount(int argc, char** argv) {
   Unmounted unmounted;
   unmounted.pid = status ? static_cast<pid_t>(number_of(*status, "pid")) : 0;
   if (status) {
-    unmounted.daemon = open_daemon(unmounted.pid);
-    unmounted.keeper = open_daemon(static_cast<pid_t>(number_of(*status, "keeper")));
+    unmounted.keeper = static_cast<pid_t>(number_of(*status, "keeper"));
+    unmounted.process = open_daemon(unmounted.keeper);
+    if (!unmounted.process) {
+      unmounted.keeper = 0;
+      unmounted.process = open_daemon(unmounted.pid);
+    }
   }
   const std::string point = status ? real_path(mountpoint) : mountpoint;
   for (const auto& mount : mount_table()) {
@@ -302,11 +322,8 @@ int command_umount(int argc, char** argv) {
   }
   // The database and the files on the tiers are closed only when the daemon has ended. A lazy
   // unmount may take days.
-  if (unmounted.daemon && !lazy) {
+  if (unmounted.process && !lazy) {
     if (const auto problem = wait_for_exit(unmounted, limit)) return fail("umount", *problem);
-    constexpr int kKeeperLimitMs = 5000;
-    pollfd ended{.fd = unmounted.keeper.get(), .events = POLLIN, .revents = 0};
-    if (unmounted.keeper) ::poll(&ended, 1, kKeeperLimitMs);
   }
   return kDone;
 }

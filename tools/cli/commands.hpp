@@ -27,6 +27,7 @@ int command_top(int argc, char** argv);
 int command_trace(int argc, char** argv);
 int command_umount(int argc, char** argv);
 int command_unpin(int argc, char** argv);
+int command_usage(int argc, char** argv);
 int command_web(int argc, char** argv);
 
 }  // namespace sluice

@@ -7,11 +7,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "base/path.hpp"
+#include "base/small_file.hpp"
 #include "base/units.hpp"
 
 namespace sluice {
@@ -27,11 +26,10 @@ std::vector<std::string> parts_of(std::string_view text, char separator) {
 }
 
 std::optional<std::string> MachineView::text(const std::string& path) const {
-  std::ifstream in(root_ + path);
-  if (!in) return std::nullopt;
-  std::string text((std::istreambuf_iterator<char>(in)), {});
-  if (text.ends_with('\n')) text.pop_back();
-  return text;
+  auto text = read_small_file(root_ + path);
+  if (!text) return std::nullopt;
+  if (text->ends_with('\n')) text->pop_back();
+  return *std::move(text);
 }
 
 std::optional<std::uint64_t> MachineView::number(const std::string& path) const {

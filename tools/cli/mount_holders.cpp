@@ -6,24 +6,18 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
 #include <sstream>
 
 #include "base/log.hpp"
+#include "base/small_file.hpp"
 #include "tools/common/mounts.hpp"
 #include "tools/common/output.hpp"
 
 namespace sluice {
 namespace {
-
-std::string text_of_file(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Empty if it can't be read.
 std::string link_target(const std::string& path) {

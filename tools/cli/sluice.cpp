@@ -17,6 +17,7 @@ constexpr std::array kVerbs{
     Verb{"status", "show tiers, how full they are, and features in use", command_status},
     Verb{"top", "show a live view: tiers, moves, hottest files", command_top},
     Verb{"web", "serve a web page that shows a mount", command_web},
+    Verb{"usage", "show what takes the room below a directory, and where", command_usage},
     Verb{"explain", "explain why a file is on its tier, and what would move it", command_explain},
     Verb{"plan", "show what would move, and why", command_plan},
     Verb{"move", "move files to a tier", command_move},

@@ -4,21 +4,23 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "base/process.hpp"
+#include "base/small_file.hpp"
 #include "base/unique_fd.hpp"
 #include "tools/common/mount_status.hpp"
+#include "tools/common/mounts.hpp"
 
 namespace sluice {
 namespace {
@@ -26,11 +28,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-std::string text_of_file(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::vector<std::string> numbers_in(const std::string& directory) {
   std::vector<std::string> names;
@@ -122,13 +119,61 @@ MountServer server_of(unsigned minor) {
     const auto pid = static_cast<pid_t>(std::stol(number));
     (name == "sluice-keeper\n" ? server.keeper : server.daemon) = pid;
   }
+  // A daemon that was stopped may have outlived its mount, whose number another one has now.
+  if (const pid_t child = daemon_of(server.keeper); child != 0) server.daemon = child;
   return server;
 }
 
-bool continue_if_stopped(pid_t pid) {
-  if (pid <= 0) return false;
+bool has_open_on(pid_t pid, unsigned major, unsigned minor) {
+  const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
+  const std::vector<std::string> open = numbers_in(directory);
+  return std::any_of(open.begin(), open.end(), [&](const std::string& fd) {
+    struct statx st {};
+    return ::statx(AT_FDCWD, (directory + "/" + fd).c_str(), AT_STATX_DONT_SYNC, STATX_INO, &st) ==
+               0 &&
+           st.stx_dev_major == major && st.stx_dev_minor == minor;
+  });
+}
+
+pid_t daemon_of(pid_t keeper) {
+  const std::string number = std::to_string(keeper);
+  std::istringstream children(text_of_file("/proc/" + number + "/task/" + number + "/children"));
+  pid_t last = 0;
+  for (pid_t each = 0; children >> each;) last = each;
+  return last;
+}
+
+bool is_stopped(pid_t pid) {
   const std::string status = text_of_file("/proc/" + std::to_string(pid) + "/status");
-  return line_of(status, "State:").starts_with("T (stopped)") && ::kill(pid, SIGCONT) == 0;
+  return line_of(status, "State:").starts_with("T (stopped)");
+}
+
+bool continue_if_stopped(pid_t pid) {
+  return pid > 0 && is_stopped(pid) && ::kill(pid, SIGCONT) == 0;
+}
+
+Result<Json> mount_status_or_reason(const std::string& path) {
+  constexpr std::chrono::seconds kPatience{3};
+  auto status = mount_status_within(path, kPatience);
+  if (!failed_with(status, ETIMEDOUT)) return status;
+  MountServer server;
+  for (const auto& mount : mount_table()) {
+    if (mount.point == path && mount.is_sluice) server = server_of(mount.minor);
+  }
+  const std::string daemon = std::to_string(server.daemon);
+  if (server.daemon != 0 && is_stopped(server.daemon)) {
+    return Error{ETIMEDOUT, "read mount status",
+                 "the daemon (process " + daemon +
+                     ") was stopped, and everybody who uses the mount waits; 'kill -CONT " +
+                     daemon + "' continues it"};
+  }
+  if (server.daemon == 0 && server.keeper != 0) {
+    return Error{ETIMEDOUT, "read mount status",
+                 "no daemon runs: it has crashed several times, and the keeper (process " +
+                     std::to_string(server.keeper) +
+                     ") waits up to a minute before it starts another; the log says why"};
+  }
+  return mount_status(path);
 }
 
 std::optional<std::string> DiskWait::look() {

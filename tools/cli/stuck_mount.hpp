@@ -27,8 +27,22 @@ struct MountServer {
 // mount. Finds nothing on kernels that do not show the connection of a descriptor.
 MountServer server_of(unsigned minor);
 
-// Continues the process if it was stopped (SIGSTOP). Returns whether it was.
+// Whether the process has a file or directory open on the filesystem with this device number. Asks
+// no daemon.
+bool has_open_on(pid_t pid, unsigned major, unsigned minor);
+
+// The daemon that this keeper has started last; 0 if there is none.
+pid_t daemon_of(pid_t keeper);
+
+// Whether the process was stopped (SIGSTOP).
+bool is_stopped(pid_t pid);
+// Continues the process if it was. Returns whether it was.
 bool continue_if_stopped(pid_t pid);
+
+// As mount_status(). If the mount does not answer because its daemon was stopped, or because there
+// is none and the keeper waits before it starts one, fails with ETIMEDOUT and a detail that says
+// so.
+Result<nlohmann::ordered_json> mount_status_or_reason(const std::string& path);
 
 // Sees whether a process waits for a disk that does not answer: whether one of its threads has been
 // in the same uninterruptible wait for some seconds.

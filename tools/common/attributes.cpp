@@ -134,6 +134,10 @@ std::string describe_attribute_error(const Error& error, const Target& target,
       return where + "no space on tier " + log::escaped(tier) + " (" +
              format_size(number_of(tier_status(target.mount, tier), "free")) + " free, " +
              format_size(bytes) + " needed); see 'sluice status'";
+    case EBUSY:
+      return where + "tier " + log::escaped(tier) +
+             " is being drained and takes no files; 'sluice tier drain " + log::escaped(tier) +
+             " --cancel' ends that";
     case EAGAIN:
       return where + "too many of your requested moves are still waiting; see 'sluice moves'";
     case ENODATA:

@@ -6,16 +6,28 @@
 #include <cstdio>
 #include <utility>
 
+#include "fs/control/option_table.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
 namespace sluice {
 namespace {
 
-// Possible values of an option, by the placeholder that help texts use for its value.
-constexpr std::array kValues{std::pair{"WHEN", "auto always never"},
-                             std::pair{"LEVEL", "trace debug info warn error"},
-                             std::pair{"PURPOSE", "models"}};
+// Possible values of an option, by the placeholder that help texts use for its value. Those of
+// options of a mount are in the table of options.
+constexpr std::array kValues{
+    std::pair{"WHEN", "auto always never"}, std::pair{"PURPOSE", "models"},
+    std::pair{"POLICIES", "all sluice lru lfu arc s3fifo gdsf autotier belady belady-size budget"}};
+
+std::string_view values_of(std::string_view placeholder) {
+  for (const auto& [name, values] : kValues) {
+    if (placeholder == name) return values;
+  }
+  for (const OptionSpec& option : option_table()) {
+    if (placeholder == option.placeholder) return option.words;
+  }
+  return {};
+}
 
 struct Cursor {
   std::string before;  // the option whose value is completed, or empty
@@ -51,14 +63,11 @@ void offer_tiers(const Cursor& cursor) {
 // `kind` is the placeholder in the help text. For an unknown one the shell offers files.
 void offer_values(const Cursor& cursor, std::string_view kind) {
   if (kind == "TIER") return offer_tiers(cursor);
-  for (const auto& [name, values] : kValues) {
-    if (kind != name) continue;
-    std::string_view rest = values;
-    while (!rest.empty()) {
-      const auto end = std::min(rest.find(' '), rest.size());
-      offer(cursor, rest.substr(0, end), "");
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+  std::string_view rest = values_of(kind);
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(' '), rest.size());
+    offer(cursor, rest.substr(0, end), "");
+    rest.remove_prefix(std::min(end + 1, rest.size()));
   }
 }
 
@@ -128,15 +137,20 @@ int complete_options(std::span<char* const> arguments, const HelpText& help, std
     for (const auto& option : options) offer(cursor, option.name, option.meaning);
     return kDone;
   }
-  // "sluice pin TIER PATH...": the only positional argument that is not a file.
-  const std::string_view place = help.usage.substr(program_of(help).size() + 1 + verb.size());
-  if (is_first && (place.starts_with(" TIER ") || place.starts_with(" NAME "))) offer_tiers(cursor);
+  // "sluice pin TIER PATH...": a first argument that is not a file.
+  std::string_view place = help.usage.substr(program_of(help).size() + 1 + verb.size());
+  place = place.substr(0, place.find('\n'));
+  if (!is_first || !place.starts_with(' ')) return kDone;
+  place = place.substr(1, place.find(' ', 1) - 1);
+  offer_values(cursor, place == "NAME" ? "TIER" : place);
   return kDone;
 }
 
 int command_complete(int argc, char** argv, std::span<const Verb> verbs) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty()) words.emplace_back();
+  const bool is_help = words.size() > 1 && words[0] == "help";
+  if (is_help) words.erase(words.begin());
   std::string word = words.back();
   words.pop_back();
   // Bash passes "--color", "=", "au" for --color=au.
@@ -144,7 +158,7 @@ int command_complete(int argc, char** argv, std::span<const Verb> verbs) {
   std::string before = words.empty() ? "" : words.back();
   std::string mark(kCompletionMark);
   if (words.empty()) {
-    offer({"", word, ""}, "--version", "print the version");
+    if (!is_help) offer({"", word, ""}, "--version", "print the version");
     const std::array<char*, 3> arguments{mark.data(), before.data(), word.data()};
     return complete_verbs(arguments, verbs);
   }

@@ -30,7 +30,7 @@ std::string describe_connect(int code, const std::string& who) {
       return who + ": the daemon has ended or is ending; see 'sluice status'";
     case EACCES:
     case EPERM:
-      return who + ": only root and the user who mounted it may do this; try sudo";
+      return who + ": only root may do this; try sudo";
     default:
       return who + ": cannot connect to the daemon: " + std::strerror(code);
   }

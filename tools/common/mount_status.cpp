@@ -40,7 +40,7 @@ std::string describe_status_error(const Error& error, const std::string& path) {
     case EUCLEAN:
       return where + ": cannot parse the daemon's answer; is it another version of sluice?";
     default:
-      return where + ": " + std::strerror(error.code);
+      return where + ": " + (error.detail ? *error.detail : std::strerror(error.code));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mount_lines.hpp"
 #include "base/result.hpp"
 
 namespace sluice {
@@ -22,26 +23,6 @@ struct MountEntry {
 
   bool operator==(const MountEntry&) const = default;
 };
-
-// A line of /proc/self/mountinfo.
-struct MountLine {
-  unsigned major = 0, minor = 0;  // st_dev of what is mounted
-  std::string root;               // the directory of the filesystem that is seen here
-  std::string point;
-  std::string flags;    // of this mount, separated by commas: "rw,noatime"
-  std::string type;     // "ext4"
-  std::string source;   // "/dev/sda1"
-  std::string options;  // of the filesystem itself
-
-  bool operator==(const MountLine&) const = default;
-};
-std::vector<MountLine> parse_mount_lines(std::string_view text);
-// The mount that contains `path`, an absolute path without links: the innermost, and of two at the
-// same point the later one, which hides the other.
-std::optional<MountLine> mount_holding(const std::vector<MountLine>& lines,
-                                       const std::string& path);
-// Whether `word` is among `words`, which are separated by commas.
-bool has_word(std::string_view words, std::string_view word);
 
 // The kernel's table, in its order: later entries lie on top of earlier ones.
 std::vector<MountEntry> mount_table();

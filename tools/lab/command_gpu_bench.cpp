@@ -27,7 +27,7 @@ constexpr HelpText kHelp{
       --host          read into host memory; without a GPU this option is required
       --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,pageable,cufile,gds
       --phases NAMES  what to measure, separated by commas; default: all, which are
-                      cold,warm,sizes,write,register,checksum
+                      cold,loads,warm,sizes,beside,write,register,checksum
       --rounds N      number of measurements of each; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
       --json FILE     write every sample, and percentiles of small reads; - is standard output
@@ -40,9 +40,9 @@ Measures in one run, taking turns, how fast a file is read into GPU memory: by t
 daemon (ioctl on the mount) and by the engine in this process, route by route; by cuFile
 with its best settings; and by mmap and cuMemcpyHtoD. Two upper bounds are measured
 beside them: the copy from pinned memory and the disk's O_DIRECT rate. The phases cover
-a warm and a cold page cache, reads from 4 KiB to the whole file by 1 to 16 threads, the
-latency of small reads, CPU time (the daemon's included), writes, and the time to
-register a buffer.
+a warm and a cold page cache, loads one after another, reads from 4 KiB to the whole file
+by 1 to 16 threads, the latency of small reads, also beside large ones, CPU time (the
+daemon's included), writes, and the time to register a buffer.
 
 A kernel on the GPU compares every word with the content of the file; of small reads,
 the last 64 of each thread. The test file has a known pattern. It is created as
@@ -62,7 +62,7 @@ Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage.
 struct Request {
   std::string path, gpu = "0", routes = "auto,staged,mapped,pageable,cufile,gds", json,
                     color = "auto";
-  std::string size, phases = "cold,warm,sizes,write,register,checksum";
+  std::string size, phases = "cold,loads,warm,sizes,beside,write,register,checksum";
   unsigned rounds = 0;
   bool quick = false, host = false;
 };
@@ -123,6 +123,13 @@ int show(const Request& request, const Style& style, const Report& report) {
   return kDone;
 }
 
+bool are_phases(const std::vector<std::string>& names) {
+  const auto is_known = [](const std::string& name) {
+    return std::find(std::begin(kPhases), std::end(kPhases), name) != std::end(kPhases);
+  };
+  return !names.empty() && std::all_of(names.begin(), names.end(), is_known);
+}
+
 }  // namespace
 
 int command_gpu_bench(int argc, char** argv) {
@@ -151,11 +158,10 @@ int command_gpu_bench(int argc, char** argv) {
     return misuse(kVerb,
                   "--routes must be a list of auto, gds, cufile, mapped, staged, pageable, host");
   const std::vector<std::string> phases = split(request.phases);
-  const bool are_known = std::all_of(phases.begin(), phases.end(), [](const std::string& phase) {
-    return std::find(std::begin(kPhases), std::end(kPhases), phase) != std::end(kPhases);
-  });
-  if (phases.empty() || !are_known)
-    return misuse(kVerb, "--phases must be a list of cold, warm, sizes, write, register, checksum");
+  if (!are_phases(phases))
+    return misuse(
+        kVerb,
+        "--phases must be a list of cold, loads, warm, sizes, beside, write, register, checksum");
   const unsigned rounds = request.rounds > 0 ? request.rounds : request.quick ? 2 : 5;
 
   Bench bench;

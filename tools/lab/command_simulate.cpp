@@ -21,8 +21,9 @@ constexpr HelpText kHelp{
     .usage = "sluice-lab simulate --trace FILE --tiers NAME=SIZE,... [options]",
     .options = R"(      --trace FILE           accesses to replay; '-' is standard input
       --tiers NAME=SIZE,...  fastest first; SIZE is 10GiB, or 5% of the trace's bytes
-      --policy NAME,...      all (default), or some of sluice, lru, lfu, arc, s3fifo,
-                             gdsf, autotier, belady, belady-size; not in all: budget
+      --policy POLICIES      all (default), or some of sluice, lru, lfu, arc, s3fifo,
+                             gdsf, autotier, belady, belady-size, separated by commas;
+                             not in all: budget
       --sizes SIZE,...       replay with each of these as the fastest tier's size
       --format NAME          csv, oracle or kv; default: detected
       --half-life TIME       half-life of the score: 7d (default), or never

@@ -9,9 +9,9 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
+#include "base/small_file.hpp"
 #include "client/barrier.hpp"
 #include "client/compat/hf3fs/handles.hpp"
 #include "client/include/sluice/ring.h"
@@ -132,7 +132,7 @@ std::string unescaped(const std::string& field) {
 // The mount point of the Sluice mount that contains `path`; empty if there is none, or if a mount
 // of another kind below it contains `path`.
 std::string mount_point_of(const std::string& path) {
-  std::ifstream mounts("/proc/self/mountinfo");
+  std::istringstream mounts(text_of_file("/proc/self/mountinfo"));
   std::string longest;
   bool is_ours = false;
   for (std::string line; std::getline(mounts, line);) {

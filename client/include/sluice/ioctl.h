@@ -106,13 +106,10 @@ struct sluice_buffer_unregister {
   __u64 buffer;
 };
 
-/* The most bytes that one request transfers. */
-#define SLUICE_MAX_TRANSFER (256u << 20)
-
 /* Reads from the file into the buffer, or writes from the buffer to the file. Offsets and lengths
  * need no alignment. As with read(2) and write(2), `done` may be less than `length`: at the end of
- * the file, for requests larger than SLUICE_MAX_TRANSFER, and when other requests are waiting. Call
- * again for the rest. A READ with `done` 0 is at the end of the file. */
+ * the file, before an error, and when another daemon takes over. Call again for the rest. A READ
+ * with `done` 0 is at the end of the file. */
 struct sluice_transfer {
   __u64 buffer;
   __u64 buffer_offset;
@@ -135,9 +132,8 @@ struct sluice_segment {
 #define SLUICE_MAX_SEGMENT (16u << 20)
 
 /* Reads several ranges of one file into one buffer. A segment that reaches the end of the file is
- * short; the others are still read. Segments are read in order. When other requests are waiting, or
- * beyond SLUICE_MAX_TRANSFER, the last segments are not read: `count` then comes back smaller, but
- * never 0. Call again for the rest. */
+ * short; the others are still read. When another daemon takes over, the last segments may not
+ * be read: `count` then comes back smaller, but never 0. Call again for the rest. */
 struct sluice_readv {
   __u64 buffer;
   __u32 count; /* in: number of segments, at most SLUICE_MAX_SEGMENTS; out: number read */
@@ -205,7 +201,7 @@ struct sluice_stats {
   struct sluice_route_stats routes[SLUICE_STATS_ROUTES]; /* out: by enum sluice_route; [0]: all */
 };
 
-/* Start from zero after this reply. Only root and the user who mounted may do this. */
+/* Start from zero after this reply. Only root may do this. */
 #define SLUICE_STATS_RESET 1u
 
 /* Rings: many requests without a system call for each. A ring is memory that the process shares

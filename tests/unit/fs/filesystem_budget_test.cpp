@@ -4,11 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <ctime>
 #include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
 #include <random>
 #include <set>
 
+#include "fs/core/no_waiting.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
@@ -22,7 +27,7 @@ class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
   void prepare() override {}
   void TearDown() override {
     fs_.reset();
-    create_as(Caller{});
+    const CreateAs root(Caller{});
   }
   void mount(std::chrono::seconds rest = std::chrono::minutes(1),
              std::vector<BudgetRule> rules = {}) {
@@ -65,11 +70,35 @@ class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
     const auto made =
         fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT, kRoot);
     if (!made) return made.error().code;
-    const std::string content = test::pattern(bytes, 1);
-    const auto written =
-        fs_->files().write(made->first.id, content.data(), content.size(), 0, std::nullopt);
+    const int code = write(made->first.id, bytes);
     fs_->files().release(made->first.id, O_WRONLY);
-    return written ? 0 : written.error().code;
+    return code;
+  }
+  // As the session does it: a write that finds no room waits without a thread.
+  int write(InodeId file, std::size_t bytes) {
+    const std::string content = test::pattern(bytes, 1);
+    const auto put = [&] {
+      const auto done = fs_->files().write(file, content.data(), content.size(), 0, std::nullopt);
+      return done ? 0 : done.error().code;
+    };
+    const int code = write_at_once(put);
+    if (code == kWouldWait) return put();  // the disk is busy
+    if (code != kNoRoomYet) return code;
+    std::promise<void> ready;
+    fs_->budgets().when_room(file, 0, [&] { ready.set_value(); });
+    ready.get_future().wait();
+    return put();
+  }
+  template <typename Put>
+  static int write_at_once(Put put) {
+    const NoWaiting now;
+    return put();
+  }
+  // Makes a file that stays open. Returns its id, or nothing if there is no room.
+  std::optional<InodeId> make_open(const std::string& directory, const std::string& name) {
+    const auto made =
+        fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT, kRoot);
+    return made ? std::optional(made->first.id) : std::nullopt;
   }
 };
 
@@ -245,7 +274,8 @@ TEST_F(FilesystemBudgetTest, IsObeyedWhileDirectoriesAreRenamedAllTheTime) {
   ASSERT_EQ(set("d", "2MiB"), 0);
   bool is_x = true;
   EXPECT_TRUE(eventually([&] {
-    for (int i = 0; i < 100; ++i, is_x = !is_x) {
+    // A listing during which a directory is renamed does not count: it needs a pause between these.
+    for (int i = 0; i < 10; ++i, is_x = !is_x) {
       EXPECT_TRUE(rename(id_of("d"), is_x ? "x" : "y", id_of("d"), is_x ? "y" : "x", 0));
     }
     return report("/d").deleted == 4;
@@ -263,6 +293,111 @@ TEST_F(FilesystemBudgetTest, AFullTreeHasNoRoomForFilesFromOutside) {
   EXPECT_TRUE(fs_->names().link(id_of("d/in/fresh"), id_of("d"), "again"));
   EXPECT_TRUE(rename(id_of("d/in"), "fresh", id_of("d"), "f", 0));
   EXPECT_TRUE(rename(id_of("d"), "f", kRootId, "f", 0));
+}
+
+// The kernel holds the locks of directories during these requests, so that others would wait, too.
+// Old files can be deleted here, so all succeed at once, and only the bytes of the new file wait.
+TEST_F(FilesystemBudgetTest, NamesComeAtOnceAndBytesWaitUntilOldFilesAreDeleted) {
+  for (const char* name : {"d/old1", "d/old2"}) put_old(name, 2 * kMiB, 900);
+  put_old("out/f", kMiB, 900);
+  put_old("out/g", kMiB, 900);
+  mount();
+  ASSERT_EQ(set("d", "4MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  {
+    const NoWaiting now;  // kWouldWait if one of them waited
+    const auto file = make_open("d", "new");
+    ASSERT_TRUE(file);
+    EXPECT_TRUE(fs_->files().waits_for_room(*file));
+    EXPECT_TRUE(rename(id_of("out"), "f", id_of("d"), "f", 0));
+    EXPECT_TRUE(fs_->names().link(id_of("out/g"), id_of("d"), "g"));
+  }
+  EXPECT_EQ(write(id_of("d/new"), kMiB), 0);
+  EXPECT_FALSE(fs_->files().waits_for_room(id_of("d/new")));
+  EXPECT_TRUE(eventually([&] { return report("/d").used <= 4 * kMiB; }));
+  EXPECT_GE(report("/d").deleted, 2u);
+}
+
+// Everything in the tree is fresh.
+TEST_F(FilesystemBudgetTest, AWriteThatFindsNoRoomFailsInTheEndAndHoldsNoThread) {
+  put_old("d/fresh", kMiB, 1);
+  mount();
+  ASSERT_EQ(set("d", "1MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  const auto waits = make_open("d", "waits");
+  ASSERT_TRUE(waits);
+  ASSERT_TRUE(fs_->files().waits_for_room(*waits));
+  EXPECT_EQ(write(*waits, 4096), ENOSPC);
+  // It is a file like others once there is room.
+  ASSERT_TRUE(unlink(id_of("d"), "fresh"));
+  EXPECT_EQ(write(*waits, 4096), 0);
+  fs_->files().release(*waits, O_WRONLY);
+}
+
+TEST_F(FilesystemBudgetTest, WritesThatWaitAreDroppedWhenTheSessionEnds) {
+  put_old("d/fresh", kMiB, 1);
+  mount();
+  ASSERT_EQ(set("d", "1100KiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  ASSERT_TRUE(make_open("d", "grows"));
+  const auto waits = make_open("d", "waits");
+  ASSERT_TRUE(waits);
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  fs_->budgets().when_room(*waits, 0, [calls] { ++*calls; });
+  fs_->budgets().stop_waiting();
+  EXPECT_EQ(calls.use_count(), 1);
+  const int before = *calls;
+  fs_->budgets().when_room(*waits, 0, [calls] { ++*calls; });
+  EXPECT_EQ(calls.use_count(), 1);
+  EXPECT_EQ(*calls, before);
+}
+
+// The kernel's writeback, and asynchronous writes of other users, must not wait for these.
+TEST_F(FilesystemBudgetTest, OnlySomeWritesWaitAtATime) {
+  put_old("d/fresh", kMiB, 1);
+  mount();
+  ASSERT_EQ(set("d", "1100KiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  ASSERT_TRUE(make_open("d", "grows"));
+  std::atomic<int> answered{0};
+  for (int asked = 1; asked <= 20; ++asked) {
+    const auto file = make_open("d", "w" + std::to_string(asked));
+    ASSERT_TRUE(file);
+    fs_->budgets().when_room(*file, 1000, [&answered] { ++answered; });
+    EXPECT_LE(asked - answered, 16);
+  }
+  fs_->budgets().stop_waiting();
+  EXPECT_GE(answered, 4);
+}
+
+TEST_F(FilesystemBudgetTest, AUserCanSetOnlySoManyBudgets) {
+  const Caller other{1001, 1001, 022};
+  const auto make_directory = [&](const std::string& name, const Caller& who) {
+    ASSERT_TRUE(fs_->names().mkdir(kRootId, name.c_str(), 0755, who));
+  };
+  mount();
+  const auto name = [](std::size_t i) { return "d" + std::to_string(i); };
+  for (std::size_t i = 0; i < Budgets::kMostOfUser; ++i) {
+    make_directory(name(i), kUser);
+    ASSERT_EQ(set(name(i), "1GiB", kUser), 0);
+  }
+  make_directory("more", kUser);
+  make_directory("others", other);
+  EXPECT_EQ(fs_->budgets().most_of_user(), Budgets::kMostOfUser);
+  EXPECT_EQ(set("more", "1GiB", kUser), EDQUOT);
+  EXPECT_EQ(xattr("more", "user.sluice.budget"), "error: ENODATA");
+  EXPECT_EQ(set("d0", "2GiB", kUser), 0);  // one that is there can be changed
+  EXPECT_EQ(set("others", "1GiB", other), 0);
+  EXPECT_EQ(set("more", "1GiB"), 0);  // root has no limit
+  EXPECT_EQ(set("more", "none"), 0);
+  EXPECT_EQ(set("d0", "none", kUser), 0);
+  EXPECT_EQ(set("more", "1GiB", kUser), 0);
+  EXPECT_EQ(set("d0", "1GiB", kUser), EDQUOT);
+  // A directory that is removed does not count, whether the budget was found before or not.
+  ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
+  ASSERT_TRUE(fs_->names().rmdir(kRootId, "d1"));
+  EXPECT_TRUE(eventually([&] { return set("d0", "1GiB", kUser) == 0; }));
+  ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
 }
 
 // Random changes of names and sizes. The sum must always be that of the files on the tiers.

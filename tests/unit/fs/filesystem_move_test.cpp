@@ -91,7 +91,7 @@ TEST_F(FileMoveTest, DropsTheAttributesThatTheKernelCached) {
 TEST_F(FileMoveTest, LeavesNoReferencesBehind) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
-  const Move wanted{f, {"/d/f"}, kA, kB, 0, Reason::Requested, ""};
+  Move wanted{f, {"/d/f"}, kA, kB, 0, Reason::Requested, ""};
   fs_->names().forget(f, 1);
   fs_->names().forget(d, 2);
   const std::size_t before = fs_->known_inodes();
@@ -139,12 +139,33 @@ TEST_F(FileMoveTest, ARequestedMoveMeansTheIdNotThePath) {
   const auto held = fs_->relocator().begin_move(asked);
   ASSERT_TRUE(held);
   EXPECT_EQ((*held)->identity().id, asked.id);
+  EXPECT_EQ(asked.paths, std::vector<std::string>{"/f"});
+}
+
+TEST_F(FileMoveTest, ANameThatIsUnknownIsFoundForTheReceipt) {
+  dir_.make_file("a/f", "content");
+  ASSERT_EQ(::link(at("a", "f").c_str(), at("a", "g").c_str()), 0);
+  Move asked = move_of("g");
+  ASSERT_TRUE(unlink(kRootId, "g"));
+  asked.paths = {""};
+  ASSERT_TRUE(fs_->relocator().begin_move(asked));
+  EXPECT_EQ(asked.paths, std::vector<std::string>{"/f"});
+}
+
+TEST_F(FileMoveTest, AFileThatWasRenamedIsNotSaidToBeHidden) {
+  dir_.make_file("a/f", "content");
+  Flight flight = begun("f", kC);
+  ASSERT_TRUE(rename(kRootId, "f", kRootId, "g", 0));
+  dir_.make_file("b/f", "another file, on a faster tier than c");
+  EXPECT_TRUE(failed_with(end(flight), ECANCELED));
+  EXPECT_EQ(where("g"), "a");
 }
 
 TEST_F(FileMoveTest, AFileHasOneMoveAtATime) {
   dir_.make_file("a/f", "content");
   const Flight first = begun("f");
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(move_of("f", kC)), EBUSY));
+  Move second = move_of("f", kC);
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(second), EBUSY));
   discard(first.copy, (*pool_)[kB]);
 }
 

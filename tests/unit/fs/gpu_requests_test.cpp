@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "tests/support/seed.hpp"
@@ -20,8 +21,9 @@ using Bytes = std::vector<std::byte>;
 
 template <typename Structure>
 Bytes bytes_of(const Structure& structure, std::size_t size = sizeof(Structure)) {
-  Bytes out(size);
-  std::memcpy(out.data(), &structure, std::min(size, sizeof structure));
+  const auto bytes = std::as_bytes(std::span(&structure, 1));
+  Bytes out(bytes.begin(), bytes.begin() + std::min(size, bytes.size()));
+  out.resize(size);
   return out;
 }
 
@@ -239,6 +241,30 @@ TEST(GpuRequestsTest, ReadvTakesTheStatedNumberOfSegments) {
   EXPECT_EQ(code_of(SLUICE_IOC_READV, bytes_of(*from)), 0);
   from->segments[0] = {0, 0, SLUICE_MAX_SEGMENT + 1};
   EXPECT_EQ(code_of(SLUICE_IOC_READV, bytes_of(*from)), E2BIG);
+}
+
+// A long transfer gets a thread of its own; for a short one that would take longer than itself.
+TEST(GpuRequestsTest, TransferIsLongByTheBytesThatItAsksFor) {
+  auto read = good_transfer();
+  read.length = kLongTransfer;
+  EXPECT_FALSE(is_long(SLUICE_IOC_READ, bytes_of(read)));
+  read.length += 1;
+  EXPECT_TRUE(is_long(SLUICE_IOC_READ, bytes_of(read)));
+  EXPECT_TRUE(is_long(SLUICE_IOC_WRITE, bytes_of(read)));
+  EXPECT_FALSE(is_long(SLUICE_IOC_PREFETCH, bytes_of(read)));
+  sluice_readv many{};
+  for (auto& segment : many.segments) segment = {0, 0, kLongTransfer / 2};
+  many.count = 2;
+  EXPECT_FALSE(is_long(SLUICE_IOC_READV, bytes_of(many))) << "the rest does not count";
+  many.count = 3;
+  EXPECT_TRUE(is_long(SLUICE_IOC_READV, bytes_of(many)));
+  many.count = ~0u;
+  for (auto& segment : many.segments) segment.length = ~0ull;
+  EXPECT_TRUE(is_long(SLUICE_IOC_READV, bytes_of(many)));
+  for (const std::size_t size : {0, 7, 20}) {
+    EXPECT_FALSE(is_long(SLUICE_IOC_READV, bytes_of(many, size))) << size;
+    EXPECT_FALSE(is_long(SLUICE_IOC_READ, bytes_of(read, size))) << size;
+  }
 }
 
 TEST(GpuRequestsTest, ARingNeedsADescriptorAndRoomForItsHeader) {

@@ -179,13 +179,13 @@ TEST_F(GpuServiceTest, OneUserCannotUseTheShareOfOthers) {
   EXPECT_EQ(add(more, me(1000)), 0);
 }
 
-// Other requests wait all the time, so a READ is done in parts.
-class GpuServiceTurnTest : public GpuServiceTest {
+// The mount is handed over all the time, so long requests end early.
+class GpuServiceEndingTest : public GpuServiceTest {
  protected:
-  static constexpr std::size_t kSize = 24 << 20;
+  static constexpr std::size_t kSize = 72 << 20;
   void prepare() override {
     GpuServiceTest::prepare();
-    service_ = std::make_unique<GpuService>(engine_, *fs_, 2 * kSize, [] { return 1'000'000u; });
+    service_ = std::make_unique<GpuService>(engine_, *fs_, 2 * kSize, [] { return true; });
     content_ = std::string(kSize, 'x');
     for (std::size_t i = 0; i < kSize; i += 4096) content_[i] = static_cast<char>(i >> 12);
     dir_.make_file("a/large", content_);
@@ -210,7 +210,7 @@ class GpuServiceTurnTest : public GpuServiceTest {
   std::uint64_t buffer_ = 0;
 };
 
-TEST_F(GpuServiceTurnTest, ReadIsDoneInPartsWhileOthersWait) {
+TEST_F(GpuServiceEndingTest, LongReadEndsEarlyAndLosesNothing) {
   std::uint64_t done = 0;
   unsigned parts = 0;
   for (; done < kSize; ++parts) {
@@ -222,7 +222,7 @@ TEST_F(GpuServiceTurnTest, ReadIsDoneInPartsWhileOthersWait) {
     ASSERT_GT(request.done, 0u);
     done += request.done;
   }
-  EXPECT_GT(parts, 10u);
+  EXPECT_GT(parts, 3u);
   EXPECT_EQ(memory(), content_);
   sluice_transfer request{};
   request.buffer = buffer_;
@@ -232,13 +232,14 @@ TEST_F(GpuServiceTurnTest, ReadIsDoneInPartsWhileOthersWait) {
   EXPECT_EQ(request.done, 0u) << "the end of the file";
 }
 
-TEST_F(GpuServiceTurnTest, OnlyTheFirstSegmentsAreReadWhileOthersWait) {
-  constexpr std::size_t kSegment = kSize / 24;
+TEST_F(GpuServiceEndingTest, OnlyTheFirstSegmentsOfALongReadAreRead) {
+  constexpr unsigned kSegments = 24;
+  constexpr std::size_t kSegment = kSize / kSegments;
   unsigned next = 0, parts = 0;
-  for (; next < 24; ++parts) {
+  for (; next < kSegments; ++parts) {
     auto request = std::make_unique<sluice_readv>();
     request->buffer = buffer_;
-    request->count = 24 - next;
+    request->count = kSegments - next;
     for (unsigned i = 0; i < request->count; ++i) {
       const std::uint64_t at = (next + i) * kSegment;
       request->segments[i] = {at, at, kSegment};
@@ -248,27 +249,21 @@ TEST_F(GpuServiceTurnTest, OnlyTheFirstSegmentsAreReadWhileOthersWait) {
     EXPECT_EQ(request->done, request->count * kSegment);
     next += request->count;
   }
-  EXPECT_EQ(parts, 24u);
+  EXPECT_GT(parts, 3u);
   EXPECT_EQ(memory(), content_);
 }
 
-TEST_F(GpuServiceTurnTest, WriteIsDoneInPartsWhileOthersWait) {
+TEST_F(GpuServiceEndingTest, LongWriteEndsEarly) {
   ASSERT_EQ(::pwrite(large_.get(), content_.data(), kSize, 0), static_cast<ssize_t>(kSize));
-  std::uint64_t done = 0;
-  unsigned parts = 0;
-  for (; done < kSize / 4; ++parts) {
-    sluice_transfer request{};
-    request.buffer = buffer_;
-    request.buffer_offset = request.file_offset = done;
-    request.length = kSize / 4 - done;
-    ASSERT_EQ(ask(open_, SLUICE_IOC_WRITE, request, me()), 0);
-    ASSERT_GT(request.done, 0u);
-    done += request.done;
-  }
-  EXPECT_GT(parts, 10u);
+  sluice_transfer request{};
+  request.buffer = buffer_;
+  request.length = kSize;
+  ASSERT_EQ(ask(open_, SLUICE_IOC_WRITE, request, me()), 0);
+  EXPECT_GT(request.done, 0u);
+  EXPECT_LT(request.done, kSize);
 }
 
-TEST_F(GpuServiceTurnTest, RangeOutsideTheBufferIsRefusedBeforeAnythingIsDone) {
+TEST_F(GpuServiceEndingTest, RangeOutsideTheBufferIsRefusedBeforeAnythingIsDone) {
   sluice_transfer request{};
   request.buffer = buffer_;
   request.length = kSize + 1;

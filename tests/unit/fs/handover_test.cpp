@@ -6,7 +6,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
+#include <csignal>
+#include <cstdlib>
+
+#include "base/crash.hpp"
+#include "base/sanitizers.hpp"
+#include "base/thread.hpp"
 #include "fs/fuse/open_handles.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
 
@@ -239,6 +247,78 @@ TEST(HandoverMemory, NotesOfThePredecessorAreFoundByTheRequest) {
   }
   const CurrentNote other(second->begin_note(8, 1, true), true);
   EXPECT_EQ(remembered(Fact::Victim), std::nullopt);
+}
+
+// A daemon that crashes while it answers `request`, or in a thread that answers none (0).
+std::unique_ptr<Handover> successor_of_crash(std::unique_ptr<Handover> handover,
+                                             std::uint64_t request,
+                                             ThreadKind kind = ThreadKind::Serving) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_DUMPABLE, 0);  // no core
+    begin_thread("test", kind);
+    report_crashes();
+    handover->note_crashes();
+    const CurrentNote current(nullptr, false, request);
+    std::abort();
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  UniqueFd memory(::fcntl(handover->fd(), F_DUPFD_CLOEXEC, 0));
+  handover.reset();
+  return *Handover::open(std::move(memory), "pool");
+}
+
+TEST(HandoverMemory, CrashesAreCountedByTheRequest) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reports faults itself";
+  auto daemon = *Handover::create("pool");
+  daemon->begin_note(7, 1, false);
+  daemon->begin_note(8, 1, false);
+  daemon = successor_of_crash(std::move(daemon), 7);
+  EXPECT_EQ(daemon->count_crashes(7, 1), 1u);
+  EXPECT_EQ(daemon->count_crashes(8, 1), 0u);
+  for (const std::uint64_t each : {7, 8}) daemon->begin_note(each, 1, true);
+  daemon = successor_of_crash(std::move(daemon), 7);
+  EXPECT_EQ(daemon->count_crashes(7, 1), 2u);
+  EXPECT_EQ(daemon->count_crashes(8, 1), 0u);
+}
+
+TEST(HandoverMemory, CrashesAreCountedForRequestsWithoutANote) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reports faults itself";
+  auto daemon = successor_of_crash(*Handover::create("pool"), 7);
+  EXPECT_EQ(daemon->count_crashes(7, 1), 1u);
+  daemon->begin_note(7, 1, true);
+  daemon = successor_of_crash(std::move(daemon), 7);
+  EXPECT_EQ(daemon->count_crashes(7, 1), 2u);
+}
+
+TEST(HandoverMemory, ACrashOfAnotherThreadCountsForAllRequestsThatWereUnderWay) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reports faults itself";
+  auto daemon = successor_of_crash(*Handover::create("pool"), 0);
+  for (const std::uint64_t each : {7, 8}) EXPECT_EQ(daemon->count_crashes(each, 1), 1u);
+  daemon->begin_note(7, 1, true);
+  daemon->end_note(daemon->begin_note(8, 1, true));  // it was answered
+  daemon = successor_of_crash(std::move(daemon), 0);
+  EXPECT_EQ(daemon->count_crashes(7, 1), 2u);
+  EXPECT_EQ(daemon->count_crashes(8, 1), 1u) << "another one, with the same number";
+}
+
+TEST(HandoverMemory, ACrashOfAThreadThatWorksForNoRequestCountsForNone) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reports faults itself";
+  auto daemon = *Handover::create("pool");
+  daemon->begin_note(7, 1, false);
+  daemon = successor_of_crash(std::move(daemon), 0, ThreadKind::Background);
+  EXPECT_EQ(daemon->count_crashes(7, 1), 0u);
+}
+
+TEST(HandoverMemory, AKillCountsForNoRequest) {
+  auto daemon = *Handover::create("pool");
+  daemon->begin_note(7, 1, false);
+  UniqueFd memory(::fcntl(daemon->fd(), F_DUPFD_CLOEXEC, 0));
+  daemon.reset();
+  const auto second = *Handover::open(std::move(memory), "pool");
+  EXPECT_EQ(second->count_crashes(7, 1), 0u);
 }
 
 TEST(HandoverMemory, ForeignMemoryIsRefused) {

@@ -7,19 +7,24 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <stdexcept>
+#include <thread>
 
 #include "fs/keeper/protocol.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/mount.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/support/user.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/fake_daemon.hpp"
 
@@ -27,6 +32,7 @@ namespace sluice {
 namespace {
 
 constexpr int kLimitMs = 20'000;
+constexpr std::chrono::hours kForGood(1);
 
 void wait_readable(int fd, const std::string& what) {
   pollfd ready{fd, POLLIN, 0};
@@ -66,6 +72,12 @@ class Daemon {
   std::string hello_;
 };
 
+// As in KeeperSettings.
+struct Waits {
+  unsigned crash_limit = 5;
+  std::chrono::milliseconds first_wait{1000}, longest_wait{60'000}, patience{600'000};
+};
+
 class KeeperTest : public testing::Test {
  protected:
   KeeperTest() : listener_(test::listen_for_daemons(dir_ / "test")) {
@@ -76,7 +88,7 @@ class KeeperTest : public testing::Test {
     if (keeper_ > 0) ::waitpid(keeper_, nullptr, 0);
   }
 
-  void start_keeper(NamedDescriptors held = {}, unsigned crash_limit = 5) {
+  void start_keeper(const Waits& waits = {}, NamedDescriptors held = {}) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
     report_.reset(ends[0]);
@@ -84,11 +96,16 @@ class KeeperTest : public testing::Test {
     keeper_ = ::fork();
     ASSERT_GE(keeper_, 0);
     if (keeper_ > 0) return;
+    if (as_alice_ && (::setgid(test::kAlice.gid) < 0 || ::setuid(test::kAlice.uid) < 0)) ::_exit(1);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    other_end_.reset();
     KeeperSettings settings;
+    settings.crash_limit = waits.crash_limit;
+    settings.first_wait = waits.first_wait;
+    settings.longest_wait = waits.longest_wait;
+    settings.patience = waits.patience;
     settings.executable = program_;
     settings.arguments = {"fake", dir_ / "test"};
-    settings.crash_limit = crash_limit;
     settings.detached = true;
     settings.log_name = "the log";
     settings.held = std::move(held);
@@ -105,14 +122,29 @@ class KeeperTest : public testing::Test {
   }
 
   // Starts a keeper and a daemon that holds "fuse" and "state".
-  Daemon serving_daemon(unsigned crash_limit = 5) {
-    start_keeper({}, crash_limit);
+  Daemon serving_daemon(const Waits& waits = {}) {
+    start_keeper(waits);
     Daemon daemon = next_daemon();
     daemon.tell("hold fuse F");
     daemon.tell("hold state S");
     daemon.tell("ready");
     EXPECT_EQ(report(), "+");
     return daemon;
+  }
+
+  // Upgrades to another program, which fails after `old` has handed over to it. Returns the daemon
+  // that is started then.
+  Daemon next_after_failed_takeover(Daemon& old) {
+    replace_program();
+    old.tell("restart");
+    Daemon fresh = next_daemon();
+    fresh.tell("prepared");
+    old.heard(), old.heard();  // "hand over" and "restarted"
+    old.tell("exit " + std::to_string(kHandedOver));
+    EXPECT_EQ(fresh.heard(), "go");
+    fresh.tell("failed the database is damaged");
+    fresh.tell("exit 1");
+    return next_daemon();
   }
 
   std::string report() {
@@ -127,6 +159,23 @@ class KeeperTest : public testing::Test {
     EXPECT_TRUE(test::eventually([&] { return ::waitpid(keeper_, &status, WNOHANG) == keeper_; }));
     keeper_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  // The file that the daemon gave the keeper with "hold log L", if it has it already.
+  UniqueFd log_of_keeper() const {
+    const std::string fds = "/proc/" + std::to_string(keeper_) + "/fd/";
+    for (const auto& each : std::filesystem::directory_iterator(fds)) {
+      UniqueFd file(::open(each.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+      char letter = 0;
+      if (file && ::pread(file.get(), &letter, 1, 0) == 1 && letter == 'L') return file;
+    }
+    return {};
+  }
+  static std::string text_of(const UniqueFd& file) {
+    std::string text(16384, '\0');
+    const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
+    text.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+    return text;
   }
 
   // Puts another file with the same content, or with this one, at the program's path.
@@ -144,6 +193,8 @@ class KeeperTest : public testing::Test {
   const std::string program_ = dir_ / "daemon";
   UniqueFd listener_;
   UniqueFd report_;
+  UniqueFd other_end_;     // of what a keeper holds, closed in the keeper itself
+  bool as_alice_ = false;  // the keeper runs as this user
   pid_t keeper_ = -1;
 };
 
@@ -210,33 +261,122 @@ TEST_F(KeeperTest, ASuccessorGetsTheDescriptorsOfACrashedDaemon) {
   EXPECT_EQ(exit_code(), 0);
 }
 
-TEST_F(KeeperTest, GivesUpAfterTooManyCrashes) {
+TEST_F(KeeperTest, WaitsBeforeItStartsADaemonThatCrashesAgainAndAgain) {
+  constexpr int kCrashes = 9;
+  Daemon daemon = serving_daemon(
+      {.crash_limit = 3, .first_wait = std::chrono::milliseconds(1), .longest_wait = kForGood});
+  daemon.tell("hold log L");
+  UniqueFd log;
+  for (int i = 0; i < kCrashes; ++i) {
+    daemon.tell("crash");
+    daemon = next_daemon();
+    if (i == 0) log = log_of_keeper();
+    daemon.tell("ready");
+  }
+  const std::string text = text_of(log);
+  EXPECT_NE(text.find("daemon: crashes=2 why=the daemon ended: signal 9, Killed"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("daemon, in 1 s: crashes=3"), std::string::npos) << text;
+  EXPECT_NE(text.find("daemon, in 1 s: crashes=9"), std::string::npos) << text;
+  daemon.tell("exit 0");
+  EXPECT_EQ(exit_code(), 0);
+}
+
+TEST_F(KeeperTest, ADaemonThatServedForLongCrashesAsIfForTheFirstTime) {
+  // However short it serves is long enough.
+  Daemon daemon = serving_daemon({.crash_limit = 2, .longest_wait = std::chrono::milliseconds(0)});
+  daemon.tell("hold log L");
+  UniqueFd log;
+  for (int i = 0; i < 3; ++i) {
+    daemon.tell("crash");
+    daemon = next_daemon();
+    if (i == 0) log = log_of_keeper();
+    daemon.tell("ready");
+  }
+  EXPECT_EQ(text_of(log).find("crashes=2"), std::string::npos) << text_of(log);
+  daemon.tell("exit 0");
+  EXPECT_EQ(exit_code(), 0);
+}
+
+TEST_F(KeeperTest, GivesUpIfNoDaemonCanBeStarted) {
   UniqueFd log;
   {
-    Daemon first = serving_daemon(3);
+    Daemon first = serving_daemon({.patience = std::chrono::milliseconds(1)});
     first.tell("hold log L");
     first.tell("crash");
     Daemon second = next_daemon();
+    log = log_of_keeper();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
     second.tell("failed no memory");
     second.tell("exit 1");
-    Daemon third = next_daemon();
-    // The memfd that the keeper writes to.
-    const std::string fds = "/proc/" + std::to_string(keeper_) + "/fd/";
-    for (const auto& each : std::filesystem::directory_iterator(fds)) {
-      UniqueFd file(::open(each.path().c_str(), O_RDONLY | O_CLOEXEC));
-      char letter = 0;
-      if (file && ::pread(file.get(), &letter, 1, 0) == 1 && letter == 'L') log = std::move(file);
-    }
-    third.tell("crash");
   }
   EXPECT_EQ(exit_code(), kGaveUp);
-  ASSERT_TRUE(log);
-  std::string text(4096, '\0');
-  text.resize(static_cast<std::size_t>(::pread(log.get(), text.data(), text.size(), 0)));
-  for (const char* part : {"signal 9, Killed", "no memory", "critical", "3 crashes within a minute",
-                           "sluice umount"}) {
+  const std::string text = text_of(log);
+  for (const char* part : {"signal 9, Killed", "no memory", "critical",
+                           "no daemon could be started for 1 s", "sluice umount"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
   }
+}
+
+TEST_F(KeeperTest, ASignalEndsTheWaitForTheNextDaemon) {
+  for (const int signal : {SIGHUP, SIGTERM}) {
+    Daemon first =
+        serving_daemon({.crash_limit = 1, .first_wait = kForGood, .longest_wait = kForGood});
+    first.tell("hold log L");
+    first.tell("crash");
+    EXPECT_EQ(first.heard(), "ended");
+    ::kill(keeper_, signal);
+    Daemon second = next_daemon();
+    second.tell("ready");
+    // After SIGHUP it has read the configuration already.
+    if (signal == SIGTERM) {
+      EXPECT_EQ(second.heard(), "signal 15");
+    }
+    second.tell("exit 0");
+    EXPECT_EQ(exit_code(), 0);
+  }
+}
+
+TEST_F(KeeperTest, TheEndOfTheMountEndsTheWaitForTheNextDaemon) {
+  for (const bool succeeds : {true, false}) {
+    // Its other end is closed: as /dev/fuse after the unmount.
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    other_end_.reset(ends[0]);
+    NamedDescriptors held;
+    held["fuse"].reset(ends[1]);
+    start_keeper({.crash_limit = 1, .first_wait = kForGood, .longest_wait = kForGood},
+                 std::move(held));
+    Daemon first = next_daemon();
+    first.tell("crash");
+    EXPECT_EQ(first.heard(), "ended");
+    other_end_.reset();
+    Daemon second = next_daemon();
+    EXPECT_EQ(second.hello("role"), "take");
+    second.tell(succeeds ? "exit 0" : "exit 1");
+    EXPECT_EQ(exit_code(), succeeds ? 0 : kGaveUp);
+  }
+}
+
+TEST_F(KeeperTest, SaysThatTheDaemonWasStopped) {
+  Daemon daemon = serving_daemon();
+  daemon.tell("hold log L");
+  daemon.tell("keeper");
+  daemon.heard();  // it has sent the log
+  UniqueFd log;
+  ASSERT_TRUE(test::eventually([&] { return static_cast<bool>(log = log_of_keeper()); }));
+  const std::string pid = std::to_string(daemon.pid());
+  ::kill(daemon.pid(), SIGSTOP);
+  EXPECT_TRUE(test::eventually([&] {
+    return text_of(log).find("'kill -CONT " + pid + "' continues it") != std::string::npos;
+  })) << text_of(log);
+  ::kill(daemon.pid(), SIGCONT);
+  EXPECT_TRUE(test::eventually([&] {
+    return text_of(log).find("the daemon continues: pid=" + pid) != std::string::npos;
+  })) << text_of(log);
+  daemon.tell("exit 0");
+  EXPECT_EQ(exit_code(), 0);
 }
 
 TEST_F(KeeperTest, GivesUpAtOnceIfTheDaemonLeftNothing) {
@@ -275,8 +415,17 @@ TEST_F(KeeperTest, UpgradesToTheProgramAtItsPath) {
   EXPECT_EQ(exit_code(), 0);
 }
 
+TEST_F(KeeperTest, UpgradesToAScript) {
+  Daemon old = serving_daemon();
+  replace_program("#!/bin/sh\nexec " SLUICE_FAKE_DAEMON " \"$@\"\n");
+  old.tell("restart");
+  Daemon fresh = next_daemon();
+  EXPECT_EQ(fresh.hello("role"), "prepare");
+  EXPECT_EQ(fresh.hello("held"), "fuse:F,state:S");
+}
+
 TEST_F(KeeperTest, ADaemonThatTakesLongToEndHasNotCrashed) {
-  Daemon old = serving_daemon(1);
+  Daemon old = serving_daemon({.crash_limit = 1, .first_wait = kForGood});
   old.tell("restart");
   Daemon fresh = next_daemon();
   fresh.tell("prepared");
@@ -303,6 +452,10 @@ TEST_F(KeeperTest, ASuccessorThatIsNotPreparedLeavesTheOldDaemonServing) {
   replace_program("no program");
   old.tell("restart");
   EXPECT_EQ(old.heard(), "refused can't run " + program_ + ": Exec format error");
+  replace_program("#!/no/such/interpreter\n");
+  old.tell("restart");
+  EXPECT_EQ(old.heard(),
+            "refused can't run " + program_ + ": the interpreter that it names is missing");
   ASSERT_EQ(::unlink(program_.c_str()), 0);
   old.tell("restart");
   EXPECT_EQ(old.heard(), "refused can't start " + program_ + ": No such file or directory");
@@ -333,21 +486,42 @@ TEST_F(KeeperTest, ADaemonMayRefuseToHandOver) {
 
 TEST_F(KeeperTest, AfterAFailedTakeoverTheOldProgramServesAgain) {
   Daemon old = serving_daemon();
-  replace_program();
-  old.tell("restart");
-  Daemon fresh = next_daemon();
-  fresh.tell("prepared");
-  old.heard();
-  old.heard();
-  old.tell("exit " + std::to_string(kHandedOver));
-  EXPECT_EQ(fresh.heard(), "go");
-  fresh.tell("failed the database is damaged");
-  fresh.tell("exit 1");
-  Daemon again = next_daemon();
+  Daemon again = next_after_failed_takeover(old);
   EXPECT_EQ(again.hello("role"), "take");
   EXPECT_EQ(again.hello("program"), old.hello("program"));
   EXPECT_EQ(again.hello("restarts"), "2");
   EXPECT_EQ(again.hello("failure"), "the database is damaged");
+}
+
+TEST_F(KeeperTest, AFailedTakeoverLongAfterACrashIsNoReasonToGiveUp) {
+  Daemon first = serving_daemon({.patience = std::chrono::milliseconds(1)});
+  first.tell("crash");
+  Daemon old = next_daemon();
+  old.tell("ready");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const Daemon again = next_after_failed_takeover(old);
+  EXPECT_EQ(again.hello("role"), "take");
+  EXPECT_EQ(again.hello("program"), old.hello("program"));
+}
+
+TEST_F(KeeperTest, AnUpgradeThatFindsNoRoomForAProcessEndsNone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs a user whose processes it can count";
+  as_alice_ = true;
+  ASSERT_EQ(::chmod((dir_ / "test").c_str(), 0666), 0);
+  Daemon daemon = serving_daemon();
+  // By Alice: root may not do this in every container.
+  ASSERT_EQ(test::as_user(test::kAlice,
+                          [&] {
+                            const rlimit none{};
+                            const int set = ::prlimit(keeper_, RLIMIT_NPROC, &none, nullptr);
+                            return std::string(set == 0 ? "" : std::strerror(errno));
+                          }),
+            "");
+  daemon.tell("restart");
+  EXPECT_EQ(daemon.heard(),
+            "refused can't start " + program_ + ": Resource temporarily unavailable");
+  daemon.tell("exit 0");
+  EXPECT_EQ(exit_code(), 0);
 }
 
 TEST_F(KeeperTest, ACrashDuringAnUpgradeIsTakenOverByTheOldProgram) {
@@ -427,16 +601,17 @@ TEST_F(KeeperTest, AKeeperWithStoredDescriptorsTakesOver) {
   NamedDescriptors held;
   held["fuse"] = file_with("F");
   held["state"] = file_with("S");
-  start_keeper(std::move(held), 2);
+  start_keeper({.patience = std::chrono::milliseconds(1)}, std::move(held));
   Daemon first = next_daemon();
   EXPECT_EQ(first.hello("role"), "take");
   EXPECT_EQ(first.hello("held"), "fuse:F,state:S");
   first.tell("crash");
   Daemon second = next_daemon();
   EXPECT_EQ(second.hello("role"), "take");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
   second.tell("failed no");
   second.tell("exit 1");
-  EXPECT_NE(report().find("2 crashes within a minute; the last: no"), std::string::npos);
+  EXPECT_NE(report().find("could be started for 1 s; the last one: no"), std::string::npos);
   EXPECT_EQ(exit_code(), kGaveUp);
 }
 

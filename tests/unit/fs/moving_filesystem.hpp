@@ -77,7 +77,7 @@ class FileMoveTest : public DirectFilesystem<PassingKernel> {
     ::signal(SIGIO, SIG_IGN);  // as the daemon does; the signal means that a lease is being broken
     mount();
   }
-  void TearDown() override { create_as(Caller{}); }
+  void TearDown() override { const CreateAs root(Caller{}); }
   void mount() {
     fs_.reset();
     pool_.reset();
@@ -127,7 +127,8 @@ class FileMoveTest : public DirectFilesystem<PassingKernel> {
   }
   Result<Flight> begin(const std::string& path, TierIndex to = kB) {
     Flight flight;
-    flight.file = SLUICE_TRY(fs_->relocator().begin_move(move_of(path, to)));
+    Move wanted = move_of(path, to);
+    flight.file = SLUICE_TRY(fs_->relocator().begin_move(wanted));
     flight.copy =
         SLUICE_TRY(make_hidden_copy(flight.file->source(), flight.file->identity(), (*pool_)[to]));
     flight.to = to;

@@ -51,7 +51,9 @@ class FakeKernel final : public KernelSide {
 class FilesystemTest : public DirectFilesystem<FakeKernel> {
  protected:
   void prepare() override { mount(make_tiers("abc")); }
-  void TearDown() override { create_as(Caller{}); }  // later tests create files as root again
+  void TearDown() override {
+    const CreateAs root(Caller{});
+  }  // later tests create files as root again
 
   void mount(const std::vector<TierSettings>& settings,
              Pool::Missing missing = Pool::Missing::Refuse) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "gpu/route_mapped.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
@@ -101,6 +102,60 @@ TEST_F(EngineMappedTest, LargeFileIsRegisteredInTheBackground) {
   wait_until_registrable(other);
   for (int i = 0; i < 2; ++i) read_all(other, content);
   engine.reset();
+}
+
+TEST_F(EngineMappedTest, FileOfSeveralPortionsIsReadAcrossTheirBorders) {
+  constexpr std::uint64_t kPortion = 64 * kMiB, kAll = 2 * kPortion + 5;
+  const std::string content = pattern(kAll, 3);
+  const UniqueFd fd = make_file("f", content);
+  wait_until_registrable(fd);
+  Target memory(&gpu(), kAll);
+  const auto all = engine->read({fd.get()}, *memory, {0, 0, kAll}, Route::Mapped);
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->bytes, kAll);
+  EXPECT_EQ(engine->mapped_bytes(), kAll);
+  EXPECT_TRUE(memory.bytes() == content);
+  const Segment parts[] = {{0, kPortion - 1000, 200'000}, {200'000, 2 * kPortion - 1, 6}};
+  const auto some = engine->read({fd.get()}, *memory, parts, Route::Mapped);
+  ASSERT_TRUE(some);
+  EXPECT_TRUE(memory.bytes().substr(0, 200'006) ==
+              content.substr(kPortion - 1000, 200'000) + content.substr(2 * kPortion - 1, 6));
+}
+
+TEST_F(EngineMappedTest, CancelledReadHasTheBytesThatItReports) {
+  constexpr std::uint64_t kAll = 200 * kMiB;
+  const std::string content = pattern(kAll, 4);
+  const UniqueFd fd = make_file("f", content);
+  wait_until_registrable(fd);
+  for (const Route route : {Route::Mapped, Route::Staged, Route::Pageable}) {
+    Target memory(&gpu(), kAll);
+    const EngineFile file{.fd = fd.get(), .is_cancelled = [] { return true; }};
+    const auto done = engine->read(file, *memory, {0, 0, kAll}, route);
+    ASSERT_TRUE(done) << name_of(route);
+    EXPECT_GT(done->bytes, 0u) << name_of(route);
+    EXPECT_LT(done->bytes, kAll) << name_of(route);
+    EXPECT_TRUE(memory.bytes().substr(0, done->bytes) == content.substr(0, done->bytes))
+        << name_of(route);
+  }
+}
+
+// For the bytes that were read with O_DIRECT.
+TEST_F(EngineMappedTest, FileIsReadIntoThePageCacheOnceAndIfHalfOfItWasRead) {
+  MappedFiles files({.bytes = 0,
+                     .idle = {},
+                     .half_life = std::chrono::hours(1),
+                     .min_unchanged = {},
+                     .background = 0,
+                     .memory = [] { return MachineMemory{}; },
+                     .is_busy = {}});
+  FileVersion version{{1, 2}, 10 * kMiB, 3, 4};
+  EXPECT_FALSE(files.claim_fill(version, kMiB)) << "the header of a large file";
+  EXPECT_FALSE(files.claim_fill(version, 3 * kMiB));
+  EXPECT_TRUE(files.claim_fill(version, kMiB));
+  EXPECT_FALSE(files.claim_fill(version, 10 * kMiB));
+  version.modified += 1;
+  EXPECT_FALSE(files.claim_fill(version, kMiB));
+  EXPECT_TRUE(files.claim_fill(version, 9 * kMiB));
 }
 
 TEST_F(EngineMappedTest, RecentlyChangedFileIsNotRegistered) {

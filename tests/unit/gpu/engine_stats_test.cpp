@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <sys/stat.h>
 
+#include <array>
+#include <atomic>
 #include <cmath>
+#include <semaphore>
 #include <thread>
 
 #include "gpu/cutter.hpp"
+#include "gpu/engine_parts.hpp"
 #include "gpu/file_reader.hpp"
 #include "gpu/residency.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/wait.hpp"
 #include "tests/unit/gpu/engine_fixture.hpp"
 
 namespace sluice {
@@ -118,7 +123,7 @@ TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
                                          {12 * kMiB, 0, 0},
                                          {13 * kMiB, 999'999, 64 << 10},
                                          {20 * kMiB, 3, 2 * kMiB}};
-  Cutter cutter(segments, kMiB, 4);
+  Cutter cutter(segments, kMiB, 4, kNeverCancelled);
   std::vector<std::uint64_t> covered(segments.size());
   Cutter::Piece piece;
   std::uint64_t last = 0;
@@ -135,12 +140,12 @@ TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
   }
   for (std::size_t i = 0; i < segments.size(); ++i) EXPECT_EQ(covered[i], segments[i].length);
   EXPECT_LE(last, 256u << 10) << "the last pieces are small";
-  EXPECT_EQ(cutter.bytes(), 12 * kMiB + (64 << 10) + 3);
+  EXPECT_EQ(cutter.done().bytes, 12 * kMiB + (64 << 10) + 3);
 }
 
 TEST(CutterTest, PieceIsNoLargerThanRequested) {
   const std::vector<Segment> segments = {{0, 0, 64 * kMiB}};
-  Cutter cutter(segments, 4 * kMiB, 1);
+  Cutter cutter(segments, 4 * kMiB, 1, kNeverCancelled);
   Cutter::Piece piece;
   ASSERT_TRUE(cutter.take(piece, kMiB));
   EXPECT_EQ(piece.parts[0].range.length, kMiB);
@@ -150,14 +155,131 @@ TEST(CutterTest, PieceIsNoLargerThanRequested) {
 
 TEST(CutterTest, BytesCountUpToAnEarlyEndOfFile) {
   const std::vector<Segment> segments = {{0, 100, 4 * kMiB}, {4 * kMiB, 0, 10}};
-  Cutter cutter(segments, kMiB, 1);
+  Cutter cutter(segments, kMiB, 1, kNeverCancelled);
   Cutter::Piece piece;
   std::vector<Cutter::Piece> pieces;
   while (cutter.take(piece)) pieces.push_back(piece);
   ASSERT_GE(pieces.size(), 4u);
   cutter.ends(pieces[3].parts[0], 0);  // two workers may see the end
   cutter.ends(pieces[1].parts[0], 7);
-  EXPECT_EQ(cutter.bytes(), pieces[0].parts[0].range.length + 7 + 10);
+  EXPECT_EQ(cutter.done().bytes, pieces[0].parts[0].range.length + 7 + 10);
+}
+
+TEST(CutterTest, CancelledRequestEndsAfterThePiecesThatWereTaken) {
+  const std::vector<Segment> segments = {{0, 0, 8 * kMiB}};
+  bool cancelled = true;  // from the start: it reads something nevertheless
+  const std::function<bool()> is_cancelled = [&] { return cancelled; };
+  Cutter cutter(segments, kMiB, 1, is_cancelled);
+  Cutter::Piece piece;
+  ASSERT_TRUE(cutter.take(piece));
+  EXPECT_FALSE(cutter.take(piece));
+  cancelled = false;
+  EXPECT_FALSE(cutter.take(piece)) << "once cancelled, it stays so";
+  EXPECT_EQ(cutter.done().bytes, kMiB);
+  EXPECT_EQ(cutter.done().left, 0u);
+}
+
+TEST(CutterTest, SegmentThatWasBegunWhenTheRequestWasCancelledCountsAsNotRead) {
+  const std::vector<Segment> segments = {
+      {0, 0, 2 * kMiB}, {2 * kMiB, 0, 2 * kMiB}, {4 * kMiB, 0, kMiB}};
+  unsigned asked = 0;
+  const std::function<bool()> is_cancelled = [&] { return ++asked > 1; };
+  Cutter cutter(segments, kMiB, 1, is_cancelled);
+  Cutter::Piece piece;
+  std::uint64_t taken = 0;
+  while (cutter.take(piece)) taken += piece.parts[0].range.length;
+  EXPECT_GT(taken, 2 * kMiB);
+  EXPECT_EQ(cutter.done().bytes, 2 * kMiB);
+  EXPECT_EQ(cutter.done().left, 2u);
+}
+
+TEST(CutterTest, RequestThatWasCancelledAfterItsEndIsComplete) {
+  const std::vector<Segment> segments = {{0, 0, kMiB}};
+  bool cancelled = false;
+  const std::function<bool()> is_cancelled = [&] { return cancelled; };
+  Cutter cutter(segments, kMiB, 1, is_cancelled);
+  Cutter::Piece piece;
+  while (cutter.take(piece)) continue;
+  cancelled = true;
+  EXPECT_FALSE(cutter.take(piece));
+  EXPECT_EQ(cutter.done().bytes, kMiB);
+}
+
+// A job whose pieces wait until they are let go, one by one.
+class WaitingJob : public WorkerPool::Job {
+ public:
+  Result<bool> work(unsigned, WorkerPool::Turn& turn) override {
+    for (;;) {
+      ++begun;
+      if (!may_end.try_acquire_for(std::chrono::seconds(20))) return Error(ETIMEDOUT, "wait");
+      if (ends) return false;
+      if (turn.is_over()) return true;
+    }
+  }
+  std::atomic<unsigned> begun{0};
+  std::atomic<bool> ends{false};
+  std::counting_semaphore<> may_end{0};
+};
+
+class QuickJob : public WorkerPool::Job {
+ public:
+  Result<bool> work(unsigned, WorkerPool::Turn& turn) override {
+    while (left-- > 0) {
+      if (turn.is_over()) return true;
+    }
+    return false;
+  }
+  std::atomic<int> left{1000};
+};
+
+constexpr uid_t kUser = 1000, kOther = 1001;
+
+TEST(WorkerPoolTest, ManyJobsOfOneUserDoNotHoldUpAnother) {
+  WorkerPool pool(2);
+  std::array<WaitingJob, 8> slow;
+  std::vector<std::jthread> waiting;
+  const auto begun = [&] {
+    unsigned sum = 0;
+    for (const auto& each : slow) sum += each.begun;
+    return sum;
+  };
+  for (auto& each : slow) waiting.emplace_back([&] { EXPECT_TRUE(pool.run(each, kUser)); });
+  ASSERT_TRUE(test::eventually([&] { return begun() == 2; }));
+  QuickJob quick;
+  std::atomic<bool> done{false};
+  std::jthread running([&] {
+    EXPECT_TRUE(pool.run(quick, kOther));
+    done = true;
+  });
+  ASSERT_TRUE(test::eventually([&] { return pool.jobs() == slow.size() + 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than a turn
+  for (auto& each : slow) {
+    if (each.begun > 0) {
+      each.may_end.release();  // one worker is free
+      break;
+    }
+  }
+  EXPECT_TRUE(test::eventually([&] { return done.load(); }));
+  for (auto& each : slow) each.ends = true;
+  for (auto& each : slow) each.may_end.release(100);
+}
+
+TEST(WorkerPoolTest, JobThatWaitsForASlowDiskDoesNotHoldUpAnother) {
+  WorkerPool pool(2);
+  WaitingJob slow;
+  std::jthread waiting([&] { EXPECT_TRUE(pool.run(slow, kUser)); });
+  ASSERT_TRUE(test::eventually([&] { return slow.begun == 2; }));
+  QuickJob quick;
+  std::atomic<bool> done{false};
+  std::jthread running([&] {
+    EXPECT_TRUE(pool.run(quick, kUser));
+    done = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than a turn
+  slow.may_end.release();  // one worker is free, and takes only pieces of the other job
+  EXPECT_TRUE(test::eventually([&] { return done.load(); }));
+  slow.ends = true;
+  slow.may_end.release(100);
 }
 
 class EngineStatsTest : public EngineTest {};

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,11 +26,12 @@ class WarmerTest : public testing::Test {
   UniqueFd make(const std::string& name, const std::string& content = "x") {
     return UniqueFd(::open(dir_.make_file(name, content).c_str(), O_RDWR | O_CLOEXEC));
   }
-  static FileId id_of(const UniqueFd& fd) {
+  static FileVersion version_of(const UniqueFd& fd) {
     struct stat stat {};
     EXPECT_EQ(::fstat(fd.get(), &stat), 0);
-    return FileVersion::of(stat).id;
+    return FileVersion::of(stat);
   }
+  static FileId id_of(const UniqueFd& fd) { return version_of(fd).id; }
   static std::size_t descriptors() {
     const auto all = std::filesystem::directory_iterator("/proc/self/fd");
     return static_cast<std::size_t>(std::distance(begin(all), end(all)));
@@ -52,6 +54,75 @@ TEST_F(WarmerTest, ReadsTheRange) {
   ASSERT_TRUE(warmer_.add(0, fd.get(), 0, 4 * kMiB));
   EXPECT_TRUE(
       test::eventually([&] { return cached_share(fd.get(), 0, 4 * kMiB).value_or(0) == 1.0; }));
+}
+
+TEST_F(WarmerTest, WhatNobodyAskedForIsReadWhenTheDiskIsIdle) {
+  const UniqueFd fd = make("f", std::string(4 * kMiB, 'x'));
+  ::fsync(fd.get());
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  if (cached_share(fd.get(), 0, 4 * kMiB).value_or(1) > 0.5)
+    GTEST_SKIP() << "the page cache can't be dropped here";
+  std::atomic<std::uint64_t> used{0}, looks{0};
+  std::atomic<bool> others{true};
+  Warmer warmer([] { return false; },
+                [&](dev_t) -> std::optional<std::uint64_t> {
+                  ++looks;
+                  return used += others ? 100 * kMiB : 0;
+                });
+  warmer.add_when_idle(fd.get(), version_of(fd));
+  EXPECT_EQ(warmer.jobs(), 0u) << "it takes nobody's share";
+  ASSERT_TRUE(test::eventually([&] { return looks > 3; }));
+  EXPECT_EQ(cached_share(fd.get(), 0, 4 * kMiB).value_or(1), 0) << "others use the disk";
+  others = false;
+  EXPECT_TRUE(
+      test::eventually([&] { return cached_share(fd.get(), 0, 4 * kMiB).value_or(0) == 1.0; }));
+}
+
+TEST_F(WarmerTest, BusyDiskDoesNotHoldUpFilesOfOthers) {
+  const UniqueFd fd = make("f", std::string(4 * kMiB, 'x'));
+  ::fsync(fd.get());
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  if (cached_share(fd.get(), 0, 4 * kMiB).value_or(1) > 0.5)
+    GTEST_SKIP() << "the page cache can't be dropped here";
+  const UniqueFd other(::memfd_create("other", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(other.get(), kMiB), 0);
+  ASSERT_NE(id_of(fd).device, id_of(other).device);
+  std::uint64_t used = 0;
+  Warmer warmer([] { return false; },
+                [&](dev_t disk) -> std::optional<std::uint64_t> {
+                  return disk == id_of(other).device ? used += 100 * kMiB : 0;
+                });
+  warmer.add_when_idle(other.get(), version_of(other));
+  warmer.add_when_idle(fd.get(), version_of(fd));
+  EXPECT_TRUE(
+      test::eventually([&] { return cached_share(fd.get(), 0, 4 * kMiB).value_or(0) == 1.0; }));
+}
+
+// Otherwise a busy disk would not get its room back.
+TEST_F(WarmerTest, DeletedFileIsClosedAlthoughItsDiskIsBusy) {
+  const UniqueFd fd = make("f");
+  const std::size_t before = descriptors();
+  std::uint64_t used = 0;
+  Warmer warmer([] { return false; },
+                [&](dev_t) -> std::optional<std::uint64_t> { return used += 100 * kMiB; });
+  warmer.add_when_idle(fd.get(), version_of(fd));
+  EXPECT_GT(descriptors(), before);
+  std::filesystem::remove(dir_ / "f");
+  EXPECT_TRUE(test::eventually([&] { return descriptors() == before; }));
+}
+
+TEST_F(WarmerTest, FileForWhichMemoryHasNoRoomAnyMoreIsNotRead) {
+  const UniqueFd fd = make("f", std::string(kMiB, 'x'));
+  ::fsync(fd.get());
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  if (cached_share(fd.get(), 0, kMiB).value_or(1) > 0.5)
+    GTEST_SKIP() << "the page cache can't be dropped here";
+  const std::size_t before = descriptors();
+  Warmer warmer([] { return false; }, [](dev_t) { return std::optional<std::uint64_t>(0); },
+                [](std::uint64_t bytes) { return bytes < kMiB; });
+  warmer.add_when_idle(fd.get(), version_of(fd));
+  EXPECT_TRUE(test::eventually([&] { return descriptors() == before; }));
+  EXPECT_EQ(cached_share(fd.get(), 0, kMiB).value_or(1), 0);
 }
 
 TEST_F(WarmerTest, HolesCostNothing) {

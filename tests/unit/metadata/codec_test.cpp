@@ -197,6 +197,14 @@ TEST(CodecTest, KeptTimesHaveTheDocumentedBytesAndSurviveEncoding) {
   EXPECT_EQ(*decode_times(bytes), file);
   const KeptTimes directory{.is_directory = true, .copies = {{1, 2, 3, 0}, {30, 5, 6, 7}}};
   EXPECT_EQ(*decode_times(encode_times(directory)), directory);
+  const KeptTimes changing{.is_directory = true,
+                           .copies = {{1, 2, 3, 0}, {30, 5, 6, 7, true, -8, 0x0900}}};
+  const std::string longer = encode_times(changing);
+  EXPECT_EQ(longer[0], 2);
+  EXPECT_EQ(longer.substr(kTimesBytes + 2 * kChangingCopyTimesBytes - 17),
+            std::string("\x01\xf8\xff\xff\xff\xff\xff\xff\xff\0\x09\0\0\0\0\0\0", 17));
+  EXPECT_EQ(*decode_times(longer), changing);
+  EXPECT_TRUE(failed_with(decode_times(longer.substr(0, longer.size() - 1)), EUCLEAN));
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     const bool is_whole = length == kTimesBytes;  // a record without copies
     EXPECT_EQ(decode_times(bytes.substr(0, length)).has_value(), is_whole) << length;

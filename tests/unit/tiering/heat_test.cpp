@@ -189,5 +189,14 @@ TEST_F(HeatRecorderTest, NoCountIsLostBetweenThreads) {
   EXPECT_EQ(others, static_cast<std::uint64_t>(kThreads * kOpens));
 }
 
+TEST_F(HeatRecorderTest, WhatIsNotStoredIsBounded) {
+  for (std::uint64_t id = 1; id <= 2 * HeatRecorder::kMostPending; ++id)
+    recorder_.record(InodeId{id}, {.opens = 1});
+  EXPECT_LE(recorder_.pending(), HeatRecorder::kMostPending);
+  // Files that are counted already still are.
+  recorder_.record(InodeId{1}, {.opens = 1});
+  EXPECT_EQ(recorder_.heat(InodeId{1})->opens, 2u);
+}
+
 }  // namespace
 }  // namespace sluice

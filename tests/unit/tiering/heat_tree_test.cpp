@@ -61,7 +61,8 @@ TEST_F(HeatTreeTest, SumsFilesBelowADirectoryOnAllTiers) {
   EXPECT_EQ(names(*root), (Names{"d/", "top"}));
   EXPECT_EQ(root->children[0].sums.bytes, 256 * kKiB);
   EXPECT_DOUBLE_EQ(root->children[0].sums.heat(), 25);
-  EXPECT_EQ(root->children[0].sums.tier_bytes, (std::vector<std::uint64_t>{64 * kKiB, 192 * kKiB}));
+  using OnTier = HeatTree::Sums::OnTier;
+  EXPECT_EQ(root->children[0].sums.on, (std::vector<OnTier>{{1, 64 * kKiB}, {1, 192 * kKiB}}));
   EXPECT_DOUBLE_EQ(root->children[1].sums.heat(), 8);
   EXPECT_EQ(root->rest.files, 0u);
   const auto below = tree_.level("/d/", 10);

@@ -21,6 +21,7 @@ std::vector<Step> sample() {
     step.from = {1, {std::string("\x01\0\xff", 3)}, "", "name\n\0x"};
     step.to = {30, {}, "some/path", std::string(255, 'n')};
     step.subject = {InodeId{0xfedcba9876543210}, 0xffffffff};
+    step.original = {7, -8, {9, -10}};
     steps.push_back(step);
   }
   steps.back().to = {};
@@ -31,6 +32,18 @@ TEST(IntentCodecTest, ReadsWhatWasWritten) {
   const auto back = decode_steps(encode_steps(sample()));
   ASSERT_TRUE(back);
   EXPECT_EQ(*back, sample());
+}
+
+TEST(IntentCodecTest, EarlierVersionsCanReadStepsWithoutTimes) {
+  std::vector<Step> steps{sample()[0]};
+  std::string format2 = encode_steps(steps);
+  format2[0] = 2;
+  format2.resize(format2.size() - 16);
+  steps[0].original.shown = {};
+  EXPECT_EQ(encode_steps(steps), format2);
+  const auto back = decode_steps(format2);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(*back, steps);
 }
 
 TEST(IntentCodecTest, AnEmptyListIsValid) {
@@ -55,7 +68,7 @@ TEST(IntentCodecTest, TrailingBytesAreDamage) {
 
 TEST(IntentCodecTest, AnotherFormatOrKindIsDamage) {
   const std::string whole = encode_steps(sample());
-  for (const int format : {0, 3, 255}) {
+  for (const int format : {0, 4, 255}) {
     std::string other = whole;
     other[0] = static_cast<char>(format);
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << format;

@@ -24,7 +24,8 @@ constexpr const char* kAfter =
 class LinkedMoveTest : public test::PoolTest {
  protected:
   Result<void> move(const std::vector<Step>& steps) {
-    const auto ends = SLUICE_TRY(execute_moves(store_, *pool_, {steps}, [](std::size_t) {}));
+    const auto ends =
+        SLUICE_TRY(execute_moves(store_, *pool_, {steps}, [](std::size_t) { return KeptTimes{}; }));
     return ends[0].result;
   }
   void prepare() override {
@@ -151,6 +152,7 @@ TEST_F(LinkedMoveTest, RemovesNothingBeforeAllNamesAreInPlace) {
     for (const char* path : {"a/d/x", "a/e/y", "b/d/x", "b/e/y"})
       EXPECT_EQ(test::read_file(dir_ / path), "content") << path;
     EXPECT_EQ(intents_in(store_), 1u);
+    return KeptTimes{};
   });
   ASSERT_TRUE(ends);
   EXPECT_TRUE(ends->at(0).result);
@@ -162,6 +164,7 @@ TEST_F(LinkedMoveTest, RemovesNothingBeforeAllNamesAreInPlace) {
 TEST_F(LinkedMoveTest, AChangedOriginalIsKeptAndTheCopyIsRemoved) {
   const auto ends = execute_moves(store_, *pool_, {steps_}, [&](std::size_t) {
     test::write_file(at("a", "d/x"), "changed on its tier");
+    return KeptTimes{};
   });
   ASSERT_TRUE(ends);
   EXPECT_TRUE(failed_with(ends->at(0).result, EUCLEAN));
@@ -268,7 +271,7 @@ class SeveralMovesTest : public test::PoolTest {
 TEST_F(SeveralMovesTest, ShareWritesToTheStore) {
   const std::vector<std::vector<Step>> moves{make("f"), make("g")};
   store_.fail_call(0);
-  const auto ends = execute_moves(store_, *pool_, moves, [](std::size_t) {});
+  const auto ends = execute_moves(store_, *pool_, moves, [](std::size_t) { return KeptTimes{}; });
   ASSERT_TRUE(ends);
   EXPECT_EQ(store_.calls(), 2u);  // begin and clear
   EXPECT_EQ(shown(), "b/f 644 \"f\"\nb/g 644 \"g\"\n");
@@ -279,8 +282,10 @@ TEST_F(SeveralMovesTest, OneFailureDoesNotAffectTheOthers) {
   const std::vector<std::vector<Step>> moves{make("f"), make("g"), make("h")};
   dir_.make_file("b/g", "in the way");
   std::vector<std::size_t> removing;
-  const auto ends =
-      execute_moves(store_, *pool_, moves, [&](std::size_t i) { removing.push_back(i); });
+  const auto ends = execute_moves(store_, *pool_, moves, [&](std::size_t i) {
+    removing.push_back(i);
+    return KeptTimes{};
+  });
   ASSERT_TRUE(ends);
   ASSERT_EQ(ends->size(), 3u);
   EXPECT_TRUE((*ends)[0].result);

@@ -145,6 +145,17 @@ TEST_F(LostDiskTest, IntentsOfOtherTiersAreKept) {
   EXPECT_EQ(intents_in(store_), 1u);
 }
 
+TEST_F(LostDiskTest, TheJournalRemembersABoundedNumberOfNames) {
+  AwayJournal journal(store_);
+  const unsigned slot = tier_of("b").member().slot;
+  std::size_t most = 0;
+  for (int i = 0; i < 70'000; ++i) {
+    ASSERT_TRUE(journal.name_taken({{slot, "/d"}}, std::to_string(i)));
+    most = std::max(most, journal.remembered());
+  }
+  EXPECT_LE(most, 65'536u);
+}
+
 class LostFilesTest : public LostDiskTest {
  protected:
   void take_census(std::int64_t time) {

@@ -54,7 +54,7 @@ class FakeHost final : public MoveHost {
   }
   std::size_t most_at_once() const { return most_at_once_; }
 
-  Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) override {
+  Result<std::unique_ptr<MovingFile>> begin_move(Move& move) override {
     int refusal = 0;
     {
       const MutexLock lock(mutex_);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/relocate.hpp"
 
+#include <sys/fsuid.h>
 #include <sys/xattr.h>
 
 #include <array>
+#include <set>
 
+#include "base/user_room.hpp"
 #include "tests/support/loop_fs.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
@@ -59,8 +62,8 @@ class RelocateTest : public test::PoolTest {
     return *steps;
   }
   Result<void> switch_over(Store& store, const HiddenCopy& copy) const {
-    const auto ends =
-        SLUICE_TRY(execute_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) {}));
+    const auto ends = SLUICE_TRY(
+        execute_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) { return KeptTimes{}; }));
     return ends[0].result;
   }
 
@@ -105,6 +108,53 @@ class RelocateTest : public test::PoolTest {
   struct stat source_ {};
   std::string content_;
 };
+
+// What users see of the file on tier b and of both copies of its directory.
+TEST_F(RelocateTest, ReplayHidesTheMoveFromTheTimes) {
+  const auto ns = [](const timespec& time) { return nanoseconds(time); };
+  constexpr ShownBefore kShown{.ctime = 5'000'000'000, .birth = 4'000'000'000};
+  const InodeId d = identity_of(a(), at("a", "d")).id;
+  const struct stat old_a = test::lstat_of(at("a", "d")), old_b = test::lstat_of(at("b", "d"));
+  MemoryStore store;
+  auto copy = hide();
+  ASSERT_TRUE(copy);
+  std::vector<Step> steps = steps_of(*copy);
+  steps.back().original.shown = kShown;
+  ASSERT_TRUE(announce(store, steps));
+  restart(store);
+  expect_moved();
+  struct stat file = test::lstat_of(at("b", "d/f"));
+  const auto times = store.times(identity_.id);
+  ASSERT_TRUE(times);
+  show_times(*times, b().member().slot, file);
+  EXPECT_EQ(ns(file.st_ctim), kShown.ctime);
+  EXPECT_EQ(times->copies.at(0).birth, kShown.birth);
+  struct stat new_a = test::lstat_of(at("a", "d"));
+  EXPECT_NE(ns(new_a.st_ctim), ns(old_a.st_ctim));
+  show_times(*store.times(d), a().member().slot, new_a);
+  EXPECT_EQ(ns(new_a.st_ctim), ns(old_a.st_ctim));
+  EXPECT_EQ(ns(new_a.st_mtim), ns(old_a.st_mtim));
+  struct stat new_b = test::lstat_of(at("b", "d"));
+  show_times(*store.times(identity_of(b(), at("b", "d")).id), b().member().slot, new_b);
+  EXPECT_EQ(ns(new_b.st_ctim), ns(old_b.st_ctim));
+  EXPECT_EQ(ns(new_b.st_mtim), ns(old_b.st_mtim));
+}
+
+// A user may have changed the copy since a daemon stored its times.
+TEST_F(RelocateTest, ReplayDoesNotReplaceTimesOfTheCopy) {
+  MemoryStore store;
+  auto copy = hide();
+  ASSERT_TRUE(copy);
+  std::vector<Step> steps = steps_of(*copy);
+  steps.back().original.shown = {.ctime = 5'000'000'000, .birth = 4'000'000'000};
+  KeptTimes kept{.is_directory = false, .copies = {{.slot = 2, .ctime = 1, .shown_ctime = 2}}};
+  ASSERT_EQ(b().member().slot, 2u);
+  ASSERT_TRUE(store.keep_times({{identity_.id, kept}}));
+  ASSERT_TRUE(announce(store, steps));
+  restart(store);
+  expect_moved();
+  EXPECT_EQ(*store.times(identity_.id), kept);
+}
 
 TEST_F(RelocateTest, MovesAFileWithAllItsAttributes) {
   MemoryStore store;
@@ -167,6 +217,28 @@ TEST_F(RelocateTest, AnExistingNameIsNotReplaced) {
   EXPECT_EQ(test::read_file(at("b", "d/f")), "other");
   EXPECT_TRUE(test::exists(at("a", "d/f")));
   EXPECT_EQ(intents_in(store), 0u);
+}
+
+// Only where the number of a user gives root's room away. The server of a network or FUSE
+// filesystem would refuse what somebody who is not root does to files of others.
+TEST_F(RelocateTest, ACopyIsMadeAsNobodyOnlyWhereThatCounts) {
+  const auto numbers_on = [&](Tier& tier) {
+    std::set<int> numbers;
+    const auto note = [&](std::uint64_t) -> Result<void> {
+      numbers.insert(::setfsuid(static_cast<uid_t>(-1)));  // sets nothing
+      return {};
+    };
+    const auto copy =
+        make_hidden_copy(open_file(at("a", "d/f"), O_RDONLY).get(), identity_, tier, note);
+    EXPECT_TRUE(copy);
+    EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), 0);
+    return numbers;
+  };
+  if (!test::require_loop("unit", "ext4") || !test::require_loop("unit", "xfs")) return;
+  const test::LoopFs by_number(dir_ / "c", "ext4", 16 << 20), others(dir_ / "e", "xfs", 320 << 20);
+  const auto more = open({tier("c", by_number.path()), tier("e", others.path())});
+  EXPECT_EQ(numbers_on((*more)[0]), std::set<int>{static_cast<int>(kNobody)});
+  EXPECT_EQ(numbers_on((*more)[1]), std::set<int>{0});
 }
 
 TEST_F(RelocateTest, NothingMovesIfKilledBeforeTheIntent) {

@@ -113,7 +113,8 @@ class TwinsTest : public PoolTest {
     const auto steps =
         relocation_steps(*copy, b(), a(), {{from.get(), to.get(), "f"}}, Original::KeepAsTwin);
     ASSERT_TRUE(steps);
-    const auto ends = execute_moves(store_, *pool_, {*steps}, [](std::size_t) {});
+    const auto ends =
+        execute_moves(store_, *pool_, {*steps}, [](std::size_t) { return KeptTimes{}; });
     ASSERT_TRUE(ends && (*ends)[0].result && (*ends)[0].is_finished);
     EXPECT_FALSE(test::exists(at("b", "f")));
     EXPECT_TRUE(test::exists(twin()));
@@ -148,7 +149,26 @@ class TwinsTest : public PoolTest {
   Twins& twins() { return pool_->twins(); }
   Tier& a() { return (*pool_)[0]; }
   Tier& b() { return (*pool_)[1]; }
-  std::string twin() const { return at("b", ".sluice/twins/" + twin_name(file_)); }
+  std::string twin() const { return twin_of(file_); }
+  std::string twin_of(const Identity& file) const {
+    return at("b", ".sluice/twins/" + twin_name(file));
+  }
+  // Another twin on b, whose file is on a tier that is not there. It is not used, and no use is
+  // known either.
+  Identity add_twin(const std::string& content) {
+    const std::string path = dir_.make_file("b/other", content);
+    TwinNote note = sample();
+    note.file = identity_of(b(), path);
+    note.size = static_cast<std::int64_t>(content.size());
+    note.mtime = nanoseconds_of(test::lstat_of(path).st_mtim);
+    EXPECT_EQ(::rename(path.c_str(), twin_of(note.file).c_str()), 0);
+    set_note(note);
+    return note.file;
+  }
+  void set_note(const TwinNote& note) {
+    const std::string value = encode_note(note);
+    EXPECT_EQ(::setxattr(twin_of(note.file).c_str(), kTwinXattr, value.data(), value.size(), 0), 0);
+  }
   std::optional<HiddenCopy> take() {
     const UniqueFd source = open_file(at("a", "f"), O_RDONLY);
     auto taken = twins().take(file_, source.get(), a(), b(), {});
@@ -235,9 +255,8 @@ TEST_F(TwinsTest, AFileThatMovesLosesItsTwinsElsewhere) {
 TEST_F(TwinsTest, TwinsOfFilesThatStayLongestGoFirst) {
   std::vector<std::string> paths;
   for (int i = 1; i <= 3; ++i) {
-    const Identity file{InodeId{0x1000U + static_cast<unsigned>(i)}, 1};
-    paths.push_back(at("b", ".sluice/twins/" + twin_name(file)));
-    test::write_file(paths.back(), std::string(4 << 20, 'x'));
+    const Identity file = add_twin(std::string(4 << 20, 'x'));
+    paths.push_back(twin_of(file));
     standing_[file.id] = i == 2 ? 7 : i;
   }
   standing_[file_.id] = 0.5;
@@ -249,6 +268,37 @@ TEST_F(TwinsTest, TwinsOfFilesThatStayLongestGoFirst) {
   EXPECT_TRUE(twins().make_room(b(), 1));
   EXPECT_FALSE(test::exists(paths[2]));
   EXPECT_TRUE(test::exists(paths[0]) && test::exists(twin()));
+}
+
+// What a daemon left that was killed. The limit is below the time that the checks of later rounds
+// would take.
+constexpr std::chrono::seconds kSoon{20};
+
+TEST_F(TwinsTest, TwinsThatAnEarlierDaemonLeftWithoutANoteGoSoon) {
+  ASSERT_EQ(::removexattr(twin().c_str(), kTwinXattr), 0);
+  const std::int64_t ctime = nanoseconds_of(test::lstat_of(twin()).st_ctim);
+  ASSERT_TRUE(test::eventually([&] {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return nanoseconds_of(now) > ctime;
+  }));
+  open_pool();
+  EXPECT_TRUE(test::eventually([&] { return !test::exists(twin()); }, kSoon));
+}
+
+TEST_F(TwinsTest, ManyUselessTwinsThatAnEarlierDaemonLeftGoSoon) {
+  constexpr std::size_t kMany = 1000;
+  for (std::size_t i = 0; i < kMany; ++i) {
+    TwinNote note = sample();
+    note.file = add_twin("x");
+    note.size = 2;
+    set_note(note);
+  }
+  const Identity good = add_twin("y");
+  open_pool();
+  EXPECT_TRUE(test::eventually([&] { return twins().figures(1).files == 2; }, kSoon))
+      << twins().figures(1).files;
+  EXPECT_TRUE(test::exists(twin()) && test::exists(twin_of(good)));
 }
 
 TEST_F(TwinsTest, TwinsCountAsFreeAndGoForRoom) {

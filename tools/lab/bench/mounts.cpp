@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 #include <utility>
 
+#include "base/small_file.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
 namespace sluice::bench {
@@ -43,7 +43,7 @@ std::string unescape(const std::string& text) {
 
 std::vector<MountEntry> mount_table() {
   std::vector<MountEntry> entries;
-  std::ifstream file("/proc/self/mountinfo");
+  std::istringstream file(text_of_file("/proc/self/mountinfo"));
   for (std::string line; std::getline(file, line);) {
     // id parent major:minor root MOUNT_POINT options [optional fields] - TYPE source options
     std::istringstream words(line);
@@ -112,8 +112,7 @@ std::optional<pid_t> mergerfs_pid(const std::string& mount_point) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     const pid_t pid = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
     if (pid <= 0) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string arguments{std::istreambuf_iterator<char>(file), {}};
+    const std::string arguments = text_of_file(entry.path() / "cmdline");
     if (arguments.ends_with(std::string(1, '\0') + mount_point + '\0')) return pid;
   }
   return std::nullopt;

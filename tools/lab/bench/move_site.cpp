@@ -9,11 +9,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <span>
+#include <sstream>
 #include <thread>
 #include <utility>
 
+#include "base/small_file.hpp"
 #include "base/unix_socket.hpp"
 #include "tools/lab/bench/process.hpp"
 
@@ -63,7 +64,8 @@ std::uint64_t disk_fact(const std::string& directory, const std::string& name) {
   const std::string path = "/sys/dev/block/" + std::to_string(major(status.st_dev)) + ":" +
                            std::to_string(minor(status.st_dev)) + "/" + name;
   std::uint64_t number = 0;
-  if (!(std::ifstream(path) >> number)) throw Failure("read " + path + ": not a number");
+  if (!(std::istringstream(text_of_file(path)) >> number))
+    throw Failure("read " + path + ": not a number");
   return number;
 }
 

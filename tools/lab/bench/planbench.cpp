@@ -12,9 +12,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/small_file.hpp"
 #include "tiering/planner.hpp"
 #include "tools/lab/commands.hpp"
 
@@ -144,7 +146,7 @@ World make_world(const Scene& scene, const Options& options) {
 
 // A line of /proc/self/status such as "VmRSS:", in bytes.
 std::uint64_t memory(const std::string& line) {
-  std::ifstream status("/proc/self/status");
+  std::istringstream status(text_of_file("/proc/self/status"));
   std::string word;
   std::uint64_t kilobytes = 0;
   while (status >> word) {

@@ -11,11 +11,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <vector>
 
+#include "base/small_file.hpp"
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
@@ -382,7 +383,7 @@ Answer daemon_memory(const Sample& sample) {
   const std::string tree = sample.fixtures.walk_tree();
   walk(AT_FDCWD, tree.c_str(), tree);
   const std::string path = "/proc/" + std::to_string(*sample.place.daemon) + "/status";
-  std::ifstream status(path);
+  std::istringstream status(text_of_file(path));
   for (std::string word; status >> word;) {
     double kibibytes = 0;
     if (word == "VmRSS:" && status >> kibibytes) return Measured{kibibytes * 1024, 0};

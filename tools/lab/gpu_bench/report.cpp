@@ -71,7 +71,7 @@ std::string large_table(const Style& style, const Report& report, const std::str
   const double reference = reference_of(report, phase);
   bool has_rows = false;
   for (const auto& row : report.rows) {
-    if (row.phase != phase) continue;
+    if (row.phase != phase || row.bytes != report.size) continue;
     has_rows = true;
     if (row.seconds.empty()) {
       table.add({row.way, {"skipped: " + row.skipped, Color::Dim}});
@@ -100,12 +100,13 @@ std::string small_table(const Style& style, const Report& report) {
                {"GB/s", Align::Right},
                {"ROUTE"}});
   for (const auto& row : report.rows) {
-    if (row.phase != "sizes" && row.phase != "cold latency") continue;
-    if (row.seconds.empty()) continue;
+    const bool is_cold = row.phase == "cold latency";
+    const bool is_beside = row.phase == "beside" && row.bytes != report.size;
+    if ((row.phase != "sizes" && !is_cold && !is_beside) || row.seconds.empty()) continue;
     const double seconds = median(row.seconds);
     table.add({format_size(row.bytes),
                std::to_string(row.threads),
-               row.way + (row.phase == "sizes" ? "" : ", cold" + mark(row)),
+               row.way + (is_cold ? ", cold" + mark(row) : ""),
                fixed(percentile(row.latencies, 0.5) * 1e6, 1),
                fixed(percentile(row.latencies, 0.99) * 1e6, 1),
                format_count(static_cast<std::uint64_t>(1 / seconds)),
@@ -113,6 +114,27 @@ std::string small_table(const Style& style, const Report& report) {
                {remarks(row), row.wrong_words > 0 ? Color::Red : Color::None}});
   }
   return style.paint(Color::Bold, "sizes, at random offsets") + "\n" + table.text(style) + "\n";
+}
+
+// The rate of each load, and the ratio of each to the one before.
+std::string loads_lines(const Report& report) {
+  std::string out;
+  for (const auto& row : report.rows) {
+    if (row.phase != "loads") continue;
+    out += "loads one after another, " + row.way + mark(row) + ":";
+    for (const double seconds : row.seconds)
+      out += " " + fixed(static_cast<double>(row.bytes) / seconds / 1e9, 1);
+    out += row.skipped.empty() ? " GB/s\n" : " skipped: " + row.skipped + "\n";
+  }
+  return out.empty() ? out : out + "\n";
+}
+
+// The smallest ratio of the rate of a load to that of the one before.
+double steadiest(const Row& row) {
+  double least = 1;
+  for (std::size_t i = 1; i < row.seconds.size(); ++i)
+    least = std::min(least, row.seconds[i - 1] / row.seconds[i]);
+  return least;
 }
 
 std::string register_line(const Report& report) {
@@ -158,18 +180,20 @@ std::vector<Bar> bars_of(const Report& report) {
   };
   for (const char* way : {"daemon auto", "daemon staged"}) {
     const Row* row = find_row(report, "warm", way, report.size);
-    rate_bar(std::string("warm, ") + way, row, ceiling, 0.93, "of the ceiling");
+    const double goal = way == std::string("daemon auto") ? 0.98 : 0.90;
+    rate_bar(std::string("warm, ") + way, row, ceiling, goal, "of the ceiling");
     rate_bar(std::string("warm, ") + way, row, best_rate(report, "warm", "cuFile"), 1.0,
              "of cuFile's best");
   }
   const Row* mapped = find_row(report, "warm", "daemon mapped", report.size);
-  rate_bar("warm, daemon mapped", mapped, ceiling, 0.96, "of the ceiling");
+  rate_bar("warm, daemon mapped", mapped, ceiling, 0.98, "of the ceiling");
   if (mapped != nullptr) {
     bars.push_back({"warm, daemon mapped", median(mapped->cpu_per_gb), 0.05, true, "CPU s/GB"});
   }
   const Row* cold = find_row(report, "cold", "daemon auto", report.size);
   if (cold != nullptr && cold->cached <= kStillCold) {
     rate_bar("cold, daemon auto", cold, reference_of(report, "cold"), 0.95, "of the disk");
+    bars.push_back({"cold, daemon auto", median(cold->cpu_per_gb), 0.3, true, "CPU s/GB"});
   }
   const auto latency_bar = [&](const std::string& what, const std::string& phase, double limit,
                                const std::string& how = "") {
@@ -183,6 +207,13 @@ std::vector<Bar> bars_of(const Report& report) {
   rate_bar("write, daemon", find_row(report, "write", "daemon", report.size),
            reference_of(report, "write"), 0.9, "of write(2)");
   for (const auto& row : report.rows) {
+    if (row.phase == "loads" && !row.seconds.empty()) {
+      bars.push_back({"loads, " + row.way, steadiest(row), 0.9, false, "of the load before"});
+    }
+    if (row.phase == "beside" && !row.latencies.empty()) {
+      bars.push_back(
+          {"4 KiB, " + row.way, percentile(row.latencies, 0.99) * 1e6, 1000, true, "us p99"});
+    }
     if (row.phase == "register" && !row.seconds.empty()) {
       bars.push_back({"registering 1 GiB", median(row.seconds) * 1e3, 1, true, "ms"});
     }
@@ -200,7 +231,9 @@ std::string report_text(const Style& style, const Report& report) {
                     (report.checked_on_gpu ? "on the GPU" : "on the host") + "\n\n";
   out += large_table(style, report, "warm", "OF CEILING");
   out += large_table(style, report, "cold", "OF DISK");
+  out += loads_lines(report);
   out += small_table(style, report);
+  out += large_table(style, report, "beside", "OF CEILING");
   out += large_table(style, report, "write", "OF write(2)");
   out += register_line(report);
   out += checksum_line(report);

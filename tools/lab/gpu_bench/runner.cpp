@@ -5,16 +5,19 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <random>
 #include <sstream>
+#include <thread>
 
+#include "base/small_file.hpp"
 #include "base/units.hpp"
 #include "gpu/checksum.hpp"
+#include "gpu/residency.hpp"
 #include "tools/common/progress.hpp"
 
 namespace sluice::gpu_bench {
@@ -31,8 +34,7 @@ double cpu_seconds(pid_t daemon) {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
   };
   double total = seconds(usage.ru_utime) + seconds(usage.ru_stime);
-  std::ifstream stat("/proc/" + std::to_string(daemon) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  const std::string text = text_of_file("/proc/" + std::to_string(daemon) + "/stat");
   // "pid (name, which may have anything in it) S ppid ..."; utime is the 12th after the name.
   const auto end = text.rfind(')');
   if (daemon == 0 || end == std::string::npos) return total;
@@ -75,8 +77,10 @@ class Runner {
     };
     // Cold reads come first, because pages that the mapped route has registered can't be dropped.
     if (is_wanted("cold")) cold();
+    if (is_wanted("loads")) loads();
     if (is_wanted("warm")) warm();
     if (is_wanted("sizes")) small();
+    if (is_wanted("beside")) beside();
     if (is_wanted("write")) writes();
     if (is_wanted("register")) registering();
     if (is_wanted("checksum")) checksums();
@@ -84,6 +88,7 @@ class Runner {
   }
 
  private:
+  static constexpr unsigned kLoads = 6;
   struct Contender {
     WayPtr way;
     std::size_t row;
@@ -188,6 +193,91 @@ class Runner {
     row.cached = drop_from_cache(bench_.file);
     read_small(way, row, 1, quick_ ? 50 : 200, duration<double>(5));
     way.rest();
+  }
+
+  // Loads of the file one after another, as programs do that start again: from the page cache, and
+  // the first one from the disk, which has time to fill the page cache then. Between loads, Sluice
+  // changes its route.
+  void loads() {
+    for (const bool from_disk : {false, true}) {
+      auto way = daemon_way(bench_, Route::Auto);
+      const std::string name = from_disk ? "daemon auto, cold at first" : "daemon auto, cached";
+      if (!way) return skip("loads", name, way.error());
+      // A changed file is not registered any more, and will not be for two seconds.
+      const UniqueFd file(::open(bench_.file.path.c_str(), O_RDWR | O_CLOEXEC));
+      if (!file || ::futimens(file.get(), nullptr) != 0)
+        return skip("loads", name, Error::last("change the times of the test file"));
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      Row& row = new_row("loads", name, bench_.file.size);
+      const double cached = drop_from_cache(bench_.file);
+      if (from_disk) {
+        row.cached = cached;
+      } else {
+        const UniqueFd again(::open(bench_.file.path.c_str(), O_RDONLY | O_CLOEXEC));
+        std::vector<char> buffer(4 * kMiB);
+        while (::read(again.get(), buffer.data(), buffer.size()) > 0) continue;
+      }
+      for (unsigned load = 0; load < kLoads; ++load) {
+        if (!sample(**way, row, true)) return;
+        if (load == 0) wait_until_cached();
+      }
+    }
+  }
+
+  // The daemon reads a file that it has read past the page cache into it when the disk is idle.
+  void wait_until_cached() const {
+    const UniqueFd file(::open(bench_.file.on_tier.c_str(), O_RDONLY | O_CLOEXEC));
+    const auto end = steady_clock::now() + std::chrono::seconds(30);
+    while (file && steady_clock::now() < end &&
+           cached_share(file.get(), 0, bench_.file.size).value_or(1) < 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+
+  // Small reads while others read the whole file again and again.
+  void beside() {
+    constexpr unsigned kReaders = 4;
+    // The small reads have the first bytes of the memory to themselves.
+    constexpr std::uint64_t kSmallPart = 64 * kMiB;
+    if (bench_.file.size <= 2 * kSmallPart) return;
+    for (const Route route : {Route::Staged, Route::Auto}) {
+      auto small = daemon_way(bench_, Route::Auto);
+      if (!small) return skip("beside", "daemon", small.error());
+      std::vector<WayPtr> ways;
+      for (unsigned i = 0; i < kReaders; ++i) {
+        auto way = daemon_way(bench_, route);
+        if (!way) return skip("beside", "daemon", way.error());
+        ways.push_back(std::move(*way));
+      }
+      std::atomic<std::uint64_t> bytes{0};  // of the large reads
+      std::atomic<bool> failed{false};
+      const double cpu = cpu_seconds(bench_.file.daemon);
+      const auto begin = steady_clock::now();
+      {
+        std::vector<std::jthread> readers;
+        for (const WayPtr& way : ways) {
+          readers.emplace_back([&](const std::stop_token& stop) {
+            const std::uint64_t length = bench_.file.size - kSmallPart;
+            while (!stop.stop_requested() && !failed) {
+              if (!way->read(kSmallPart, length, kSmallPart)) failed = true;
+              bytes += length;
+            }
+          });
+        }
+        Row& row =
+            new_row("beside", (*small)->name() + ", beside 4 x " + ways[0]->name(), 4 * kKiB);
+        read_small(**small, row, 1, 100'000, duration<double>(quick_ ? 1 : 3));
+      }
+      const double seconds = duration<double>(steady_clock::now() - begin).count();
+      Row& row = new_row("beside", "4 x " + ways[0]->name(), bench_.file.size);
+      if (failed) {
+        row.skipped = "a read failed";
+        continue;
+      }
+      const double size = static_cast<double>(bench_.file.size), all = static_cast<double>(bytes);
+      row.seconds.push_back(seconds * size / all);
+      row.cpu_per_gb.push_back((cpu_seconds(bench_.file.daemon) - cpu) / (all / 1e9));
+      row.route = ways[0]->route();
+    }
   }
 
   void warm() {

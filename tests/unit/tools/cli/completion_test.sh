@@ -54,6 +54,10 @@ expect '' mount --config ''
 expect '' no-such-verb ''
 expect 'status ' stat
 expect 'resume ' tier res
+expect 'value thresholds ' mount --policy ''
+expect 'info ' log-level i
+expect 'status ' help stat
+expect 'resume ' help tier res
 
 # In a shell, the program is the `sluice` of the PATH.
 PATH=$(dirname "$sluice"):$PATH
@@ -78,6 +82,7 @@ if [[ $lab ]]; then
   check_verbs
   ((count > 50)) || report "only $count options of sluice-lab were looked at"
   expect 'simulate ' sim
+  expect 'lru ' simulate --policy lr
   expect 'auto always never ' gpu-bench --color ''
 fi
 ((failures == 0))

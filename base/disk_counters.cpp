@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/disk_counters.hpp"
+#include "base/disk_counters.hpp"
 
 #include <fcntl.h>
 #include <sys/sysmacros.h>
