@@ -77,7 +77,7 @@ TEST_F(EngineMappedTest, LargeFileIsRegisteredInTheBackground) {
   std::string content = pattern(kSize, 2);
   const UniqueFd fd = make_file("f", content);
   // Changes come while it is registered, or before, or after.
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < test::samples(20, 20); ++i) {
     content[kSize / 20 * i] ^= 1;
     ASSERT_EQ(::pwrite(fd.get(), content.data(), kSize, 0), static_cast<ssize_t>(kSize));
     wait_until_registrable(fd);
@@ -87,10 +87,15 @@ TEST_F(EngineMappedTest, LargeFileIsRegisteredInTheBackground) {
     EXPECT_EQ(second.why, Why::ReadOnce);
     if (i % 2 == 0) read_all(fd, content);
   }
-  EXPECT_TRUE(test::eventually([&] { return read_all(fd, content).route == Route::Mapped; }));
+  EXPECT_TRUE(test::eventually([&] {
+    if (read_all(fd, content).route == Route::Mapped) return true;
+    // The background waits for a pause of the readers.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return false;
+  }));
   EXPECT_EQ(engine->mapped_bytes(), kSize);
   // Nothing of a file that is forgotten stays, also if that was in progress: its disk may go.
-  for (int i = 0; i < 15; ++i) {
+  for (int i = 0; i < test::samples(15, 15); ++i) {
     for (int j = 0; j < 2; ++j) read_all(fd, content);
     std::this_thread::sleep_for(std::chrono::microseconds(i * 300));
     engine->forget({fd.get()});
