@@ -16,6 +16,7 @@
 #include "base/units.hpp"
 #include "fs/control/options.hpp"
 #include "tools/common/mount_status.hpp"
+#include "tools/common/output.hpp"
 
 namespace sluice {
 namespace {
@@ -36,6 +37,13 @@ Json tier_status(const std::string& mountpoint, const std::string& name) {
   return Json::object();
 }
 
+// "since 2026-11-15 06:07:28 (its disk was unmounted)".
+std::string offline_since(const Json& tier) {
+  const auto since = static_cast<std::int64_t>(number_of(tier, "offline_since"));
+  return (since > 0 ? "since " + format_time(since) : "since before the daemon was started") +
+         " (" + log::escaped(text_of(tier, "why")) + ")";
+}
+
 }  // namespace
 
 std::string offline_tiers(const std::string& mountpoint) {
@@ -44,8 +52,7 @@ std::string offline_tiers(const std::string& mountpoint) {
   if (!status) return out;
   for (const auto& tier : member_of(*status, "tiers")) {
     if (flag_of(tier, "online")) continue;
-    out += (out.empty() ? "" : ", ") + text_of(tier, "name") + " (" +
-           log::escaped(text_of(tier, "why")) + ")";
+    out += (out.empty() ? "" : ", ") + text_of(tier, "name") + " " + offline_since(tier);
   }
   return out;
 }
@@ -138,6 +145,15 @@ std::string describe_attribute_error(const Error& error, const Target& target,
       return where + "tier " + log::escaped(tier) +
              " is being drained and takes no files; 'sluice tier drain " + log::escaped(tier) +
              " --cancel' ends that";
+    case EIO: {
+      const Json status = tier_status(target.mount, tier);
+      if (status.contains("online") && !flag_of(status, "online"))
+        return where + "tier " + log::escaped(tier) + " has been offline " + offline_since(status) +
+               "; try again when its disk is back";
+      const std::string offline = offline_tiers(target.mount);
+      if (!offline.empty()) return where + "it may be on a tier that is offline: " + offline;
+      return where + std::strerror(error.code);
+    }
     case EAGAIN:
       return where + "too many of your requested moves are still waiting; see 'sluice moves'";
     case ENODATA:

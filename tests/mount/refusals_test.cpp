@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a command says when it refuses or fails: why, and what to do next.
+#include <ctime>
+
+#include "tests/mount/tiering.hpp"
+#include "tests/support/user.hpp"
+
+namespace sluice::test {
+namespace {
+
+class RefusalsTest : public TieringTest {
+ protected:
+  // Runs `sluice VERB...`, expects that it fails, and returns what it says.
+  static std::string refusal(const Strings& arguments) {
+    const CommandResult result = sluice(arguments);
+    EXPECT_EQ(result.exit_code, 1) << arguments[0] << " says " << result.out;
+    return result.err;
+  }
+};
+
+TEST_F(RefusalsTest, AMoveToATierThatIsOfflineNamesItAndSaysSinceWhen) {
+  put("hdd", "file", "f");
+  start();
+  const std::time_t before = std::time(nullptr);
+  EXPECT_EQ(ask({"status"}).at("tiers").at(1).at("offline_since"), 0);
+  disk("ssd").vanish();
+  ASSERT_TRUE(eventually([&] { return ask({"status"}).at("tiers").at(1).at("online") == false; }));
+  EXPECT_GE(ask({"status"}).at("tiers").at(1).at("offline_since"), before);
+  const std::string said = refusal({"move", "--to", "ssd", *this / "file"});
+  EXPECT_NE(said.find("tier ssd has been offline since 20"), std::string::npos) << said;
+  EXPECT_EQ(said.find("Input/output error"), std::string::npos) << said;
+  disk("ssd").come_back();
+  ASSERT_TRUE(eventually([&] { return ask({"status"}).at("tiers").at(1).at("online") == true; }));
+  EXPECT_EQ(ask({"status"}).at("tiers").at(1).at("offline_since"), 0);
+  EXPECT_TRUE(sluice({"move", "--to", "ssd", "--wait", *this / "file"}).ok());
+}
+
+TEST_F(RefusalsTest, FsckByAUserAsksForSudo) {
+  put("hdd", "file", "f");
+  start();
+  const Strings arguments = mount().pool().fsck_arguments();
+  mount().umount();
+  Strings words{"fsck"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const std::string said = as_user(kAlice, [&] { return sluice(words).err; });
+  EXPECT_NE(said.find("Permission denied"), std::string::npos) << said;
+  EXPECT_NE(said.find("only root can check a pool: try sudo"), std::string::npos) << said;
+  EXPECT_TRUE(sluice(words).ok());
+}
+
+TEST_F(RefusalsTest, AReadOnlyTierAtMountSaysWhatDegradedCanDo) {
+  put("hdd", "file", "f");
+  put("ssd", "other", "o");
+  start();
+  Pool pool = mount().pool();
+  mount().umount();
+  disk("ssd").remount_read_only();
+  const auto try_mount = [&](const Strings& flags) {
+    pool.flags = flags;
+    Strings words = pool.mount_arguments();
+    words.insert(words.begin(), "mount");
+    return sluice(words);
+  };
+  for (const Strings& flags : {Strings{}, Strings{"--degraded"}}) {
+    const CommandResult refused = try_mount(flags);
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_NE(refused.err.find("remount it writable, or unmount its disk and mount the pool with "
+                               "--degraded"),
+              std::string::npos)
+        << refused.err;
+  }
+  disk("ssd").vanish();
+  const CommandResult missing = try_mount({});
+  EXPECT_NE(missing.err.find("mount its disk, or the pool without it by --degraded"),
+            std::string::npos)
+      << missing.err;
+  EXPECT_TRUE(try_mount({"--degraded"}).ok());
+  EXPECT_EQ(read_file(*this / "file"), "f");
+  // Nobody knows how long it has been away.
+  const std::string said = refusal({"move", "--to", "ssd", *this / "file"});
+  EXPECT_NE(said.find("tier ssd has been offline since before the daemon was started"),
+            std::string::npos)
+      << said;
+  EXPECT_TRUE(sluice({"umount", root()}).ok());
+}
+
+}  // namespace
+}  // namespace sluice::test
