@@ -16,7 +16,37 @@ class RefusalsTest : public TieringTest {
     EXPECT_EQ(result.exit_code, 1) << arguments[0] << " says " << result.out;
     return result.err;
   }
+  void expect_refused(Strings arguments, const std::string& words) const {
+    arguments.push_back(root());
+    const std::string said = refusal(arguments);
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  }
 };
+
+TEST_F(RefusalsTest, SetSaysWhyAnOptionIsNotChanged) {
+  start();
+  expect_refused({"set", "bandwith", "1MiB"}, "no such option; did you mean 'bandwidth'?");
+  expect_refused({"set", "nosuch.reserve", "1MiB"}, "the mount has no such tier");
+  expect_refused({"set", "bandwidth", "fast"}, "must be a size in a second");
+  expect_refused({"set", "bandwidth", "50"}, "which is 50 bytes in a second");
+  expect_refused({"set", "small_file", "1MiB"}, "cannot change while the pool is mounted");
+  expect_refused({"set", "nvme.high_watermark", "10"}, "must be below high_watermark (10)");
+  expect_refused({"set", "--reset", "bandwidth"}, "was not set on trial");
+  EXPECT_EQ(ask({"status"}).at("trials"), Json::object());
+
+  const CommandResult done = sluice({"set", "bandwidth", "50MB", root()});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_EQ(done.out, "bandwidth: 0 -> 50MiB\n");
+  EXPECT_EQ(xattr_of(root(), "user.sluice.set.bandwidth"), "50MiB");
+  EXPECT_EQ(sluice({"set", "bandwidth", root()}).out, "50MiB\n");
+  EXPECT_EQ(sluice({"set", "small_file", root()}).out, "128KiB\n");
+  EXPECT_EQ(sluice({"set", "--reset", "bandwidth", root()}).out, "bandwidth: 50MiB -> 0\n");
+  EXPECT_EQ(ask({"status"}).at("trials"), Json::object());
+  const std::string user = as_user(kAlice, [&] {
+    return sluice({"set", "bandwidth", "1MiB", root()}).err;
+  });
+  EXPECT_NE(user.find("only root may do this; try sudo"), std::string::npos) << user;
+}
 
 TEST_F(RefusalsTest, AMoveToATierThatIsOfflineNamesItAndSaysSinceWhen) {
   put("hdd", "file", "f");
