@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a command says when it refuses or fails: why, and what to do next.
 #include <ctime>
+#include <map>
+#include <sstream>
 
 #include "tests/mount/tiering.hpp"
 #include "tests/support/user.hpp"
@@ -10,6 +12,11 @@ namespace {
 
 class RefusalsTest : public TieringTest {
  protected:
+  // `sluice VERB...` with its stdout at `where`, which is a redirection of the shell.
+  static CommandResult print_to(const std::string& where, Strings arguments) {
+    arguments.insert(arguments.begin(), {"bash", "-c", "\"$0\" \"$@\" >" + where, sluice_binary()});
+    return run_command(arguments);
+  }
   // Runs `sluice VERB...`, expects that it fails, and returns what it says.
   static std::string refusal(const Strings& arguments) {
     const CommandResult result = sluice(arguments);
@@ -22,6 +29,80 @@ class RefusalsTest : public TieringTest {
     EXPECT_NE(said.find(words), std::string::npos) << said;
   }
 };
+
+// The verbs that print about a mount, with arguments that make them do so.
+using Verbs = std::multimap<std::string, std::vector<std::string>>;
+
+TEST_F(RefusalsTest, OutputThatCannotBeWrittenMakesEveryVerbFail) {
+  put("hdd", "d/file", pattern(100'000, 1));
+  put("hdd", "d/other", pattern(100'000, 2));
+  start();
+  const std::string file = *this / "d/file", mount = root(), spare = base_.make_dir("spare");
+  ASSERT_TRUE(sluice({"budget", *this / "d", "1GiB"}).ok());
+  const Verbs verbs{
+      {"init", {"--tier", "a=/a", "--dry-run"}},
+      {"reload", {"--help"}},  // the mount has no configuration
+      {"set", {"bandwidth", "1MiB", mount}},
+      {"set", {"bandwidth", mount}},
+      {"restart", {mount}},
+      {"status", {mount}},
+      {"status", {"--json", mount}},
+      {"top", {"--once", "--interval", "0.1", mount}},
+      {"top", {"--json", "--interval", "0.1", mount}},
+      {"web", {mount}},
+      {"usage", {mount}},
+      {"explain", {file}},
+      {"plan", {mount}},
+      {"move", {"--to", "ssd", "--wait", file}},
+      {"moves", {mount}},
+      {"pin", {mount}},
+      {"budget", {*this / "d"}},
+      {"tier", {"run", mount}},
+      {"tier", {"drain", "ssd", mount}},
+      {"tier", {"close", "--dry-run", on("hdd", "")}},
+      {"tier", {"add", "spare=" + spare, mount}},
+      {"trace", {"record", "-o", "-", "--for", "0s", mount}},
+      {"gpu", {"read", "--host", file}},
+      {"log-level", {"info", mount}},
+      {"doctor", {mount}},
+      {"bundle", {"--output", base_ / "bundle.tar", mount}},
+      {"fsck", {"--help"}},  // the pool is mounted
+  };
+  std::istringstream listed(sluice({"complete", ""}).out);
+  for (std::string line; std::getline(listed, line);) {
+    const std::string verb = line.substr(0, line.find('\t'));
+    const bool is_silent = verb == "mount" || verb == "umount" || verb == "unpin";
+    if (verb.starts_with("-") || is_silent) continue;
+    EXPECT_TRUE(verbs.contains(verb)) << verb << " is not tried";
+  }
+  for (const auto& [verb, arguments] : verbs) {
+    Strings words = arguments;
+    words.insert(words.begin(), verb);
+    const CommandResult result = print_to("/dev/full", words);
+    EXPECT_EQ(result.exit_code, 1) << verb << " " << arguments[0] << ": " << result.err;
+    EXPECT_NE(result.err.find("sluice: " + verb + ": cannot write"), std::string::npos)
+        << verb << " " << arguments[0] << ": " << result.err;
+    // The tier is added: whoever appends the lines to the configuration needs them elsewhere.
+    if (arguments[0] == "add") {
+      EXPECT_NE(result.err.find("[[tier]]\nname = \"spare\""), std::string::npos) << result.err;
+    }
+  }
+}
+
+TEST_F(RefusalsTest, AReaderThatWentAwayEndsAVerbWithoutWords) {
+  start();
+  const std::string pipe = base_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  // A writer of a pipe that nobody reads any more.
+  const std::string prepare = "exec 3<>'" + pipe + "' 4>'" + pipe + "' 3>&-; ";
+  for (const char* verb :
+       {"status", "plan", "usage", "top --json --interval 0.1", "trace record -o - --for 20s"}) {
+    const CommandResult result = run_command(
+        {"bash", "-c", prepare + "exec \"$0\" " + verb + " \"$1\" >&4", sluice_binary(), root()});
+    EXPECT_EQ(result.exit_code, 1) << verb << ": " << result.err;
+    EXPECT_EQ(result.err.find("sluice: "), std::string::npos) << result.err;
+  }
+}
 
 TEST_F(RefusalsTest, SetSaysWhyAnOptionIsNotChanged) {
   start();
