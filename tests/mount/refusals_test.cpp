@@ -131,15 +131,22 @@ TEST_F(RefusalsTest, SetSaysWhyAnOptionIsNotChanged) {
 
 TEST_F(RefusalsTest, AMoveToATierThatIsOfflineNamesItAndSaysSinceWhen) {
   put("hdd", "file", "f");
+  put("ssd", "d/there", "t");
   start();
   const std::time_t before = std::time(nullptr);
   EXPECT_EQ(ask({"status"}).at("tiers").at(1).at("offline_since"), 0);
+  EXPECT_EQ(read_file(*this / "d/there"), "t");  // so that its name is known
   disk("ssd").vanish();
   ASSERT_TRUE(eventually([&] { return ask({"status"}).at("tiers").at(1).at("online") == false; }));
   EXPECT_GE(ask({"status"}).at("tiers").at(1).at("offline_since"), before);
   const std::string said = refusal({"move", "--to", "ssd", *this / "file"});
   EXPECT_NE(said.find("tier ssd has been offline since 20"), std::string::npos) << said;
   EXPECT_EQ(said.find("Input/output error"), std::string::npos) << said;
+  for (const char* path : {"d/there", "d", ""}) {
+    const std::string of_it = refusal({"move", "--to", "hdd", *this / path});
+    EXPECT_NE(of_it.find("on a tier that is offline"), std::string::npos) << of_it;
+    EXPECT_NE(of_it.find(": ssd since 20"), std::string::npos) << of_it;
+  }
   disk("ssd").come_back();
   ASSERT_TRUE(eventually([&] { return ask({"status"}).at("tiers").at(1).at("online") == true; }));
   EXPECT_EQ(ask({"status"}).at("tiers").at(1).at("offline_since"), 0);

@@ -44,8 +44,7 @@ std::string offline_since(const Json& tier) {
          " (" + log::escaped(text_of(tier, "why")) + ")";
 }
 
-}  // namespace
-
+// The tiers of the mount that are offline, each with the reason; empty if all are online.
 std::string offline_tiers(const std::string& mountpoint) {
   const auto status = mount_status(mountpoint);
   std::string out;
@@ -56,6 +55,22 @@ std::string offline_tiers(const std::string& mountpoint) {
   }
   return out;
 }
+
+std::string describe_file_error(const std::vector<MountEntry>& mounts, const std::string& path,
+                                int code) {
+  const std::string where = log::escaped(path) + ": ";
+  if (code == ENOTCONN) {
+    return where + std::strerror(code) +
+           "; the daemon of this mount has died; run 'sluice umount', then mount again";
+  }
+  const auto mount = code == EIO ? sluice_mount_of(mounts, absolute_path(path)) : std::nullopt;
+  const std::string offline = mount ? offline_tiers(*mount) : "";
+  if (offline.empty()) return where + std::strerror(code);
+  return where + "it may be on a tier that is offline, or a part of it: " + offline +
+         "; it can be used again when the tier is back";
+}
+
+}  // namespace
 
 Result<std::string> read_attribute(const std::string& path, const char* name) {
   std::string value(64 << 10, '\0');
@@ -89,16 +104,7 @@ std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const s
   const std::string where = log::escaped(path);
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) {
-    problem = where + ": " + std::strerror(errno);
-    if (errno == ENOTCONN)
-      problem += "; the daemon of this mount has died; run 'sluice umount', then mount again";
-    if (errno == EIO) {
-      const auto mount = sluice_mount_of(mounts, absolute_path(path));
-      const std::string offline = mount ? offline_tiers(*mount) : "";
-      if (!offline.empty())
-        problem = where + ": it may be on a tier that is offline: " + offline +
-                  "; it can be used again when the tier is back";
-    }
+    problem = describe_file_error(mounts, path, errno);
     return std::nullopt;
   }
   const auto mount = sluice_mount_of(mounts, real_path(path));
@@ -150,9 +156,7 @@ std::string describe_attribute_error(const Error& error, const Target& target,
       if (status.contains("online") && !flag_of(status, "online"))
         return where + "tier " + log::escaped(tier) + " has been offline " + offline_since(status) +
                "; try again when its disk is back";
-      const std::string offline = offline_tiers(target.mount);
-      if (!offline.empty()) return where + "it may be on a tier that is offline: " + offline;
-      return where + std::strerror(error.code);
+      return describe_file_error(mount_table(), target.path, error.code);
     }
     case EAGAIN:
       return where + "too many of your requested moves are still waiting; see 'sluice moves'";
@@ -173,6 +177,7 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
   const std::unique_ptr<FTS, FtsCloser> walk(
       ::fts_open(roots.data(), FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR | FTS_XDEV, nullptr));
   if (!walk) return problem(log::escaped(path) + ": " + std::strerror(errno));
+  bool has_directories = false;
   errno = 0;
   while (const FTSENT* entry = ::fts_read(walk.get())) {
     switch (entry->fts_info) {
@@ -182,14 +187,23 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
       case FTS_DNR:
       case FTS_ERR:
       case FTS_NS:
-        problem(log::escaped(entry->fts_path) + ": " + std::strerror(entry->fts_errno));
+        problem(describe_file_error(mount_table(), entry->fts_path, entry->fts_errno));
+        break;
+      case FTS_DP:
+        has_directories = true;
         break;
       default:
         break;
     }
     errno = 0;
   }
-  if (errno != 0) problem(log::escaped(path) + ": " + std::strerror(errno));
+  if (const int code = errno; code != 0) problem(describe_file_error(mount_table(), path, code));
+  // fts takes a listing that ends with an error for a complete one.
+  const auto mount =
+      has_directories ? sluice_mount_of(mount_table(), real_path(path)) : std::nullopt;
+  const std::string offline = mount ? offline_tiers(*mount) : "";
+  if (!offline.empty())
+    problem(log::escaped(path) + ": without files on a tier that is offline: " + offline);
 }
 
 }  // namespace sluice

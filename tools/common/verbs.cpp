@@ -100,7 +100,6 @@ void open_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
     // Not O_CLOEXEC, and the lowest free number, which is this one.
-    // NOLINTNEXTLINE(android-cloexec-open)
     static_cast<void>(::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
 }
