@@ -370,8 +370,9 @@ class Daemon {
     session_->hangup = [this] { [[maybe_unused]] const auto logged = live_->reload(); };
     session_->option = [this](const std::string& name) { return live_->value(name); };
     session_->try_option = [this](const std::string& name,
-                                  const std::optional<std::string>& value) {
-      return value ? live_->try_out(name, *value) : live_->end_trial(name);
+                                  const std::optional<std::string>& value) -> Result<void> {
+      SLUICE_TRY(value ? live_->try_out(name, *value) : live_->end_trial(name));
+      return {};
     };
     start_metrics();
     auto control = ControlServer::listen(

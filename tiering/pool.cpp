@@ -90,9 +90,12 @@ Result<void> open_candidate(Candidate& tier, Pool::Missing missing) {
     const int code = errno;
     tier.offline = s.path + ": " + std::strerror(code);
     if (missing == Pool::Missing::Tolerate) return {};
-    return unusable(code, "tier " + s.name + ": " + tier.offline +
-                              "; create it, mount its disk, or pass --degraded to go without it" +
-                              advice_to_replace(s));
+    const bool is_forbidden = code == EACCES || code == EPERM;  // what a user gets who is not root
+    return unusable(
+        code, "tier " + s.name + ": " + tier.offline +
+                  (is_forbidden ? ""
+                                : "; is its disk mounted? --degraded mounts the pool without it" +
+                                      advice_to_replace(s)));
   }
   return read_marker_of(tier);
 }
@@ -184,7 +187,7 @@ Result<void> assign_members(std::vector<Candidate>& tiers, Pool::Missing missing
                        " has no .sluice/tier.json: its disk is not mounted, or not this one";
         if (missing == Pool::Missing::Refuse) {
           return unusable(ENOENT, named + tier.offline +
-                                      "; mount it, or pass --degraded to go without it" +
+                                      "; mount its disk, or the pool without it by --degraded" +
                                       advice_to_replace(*tier.settings));
         }
         tier.root.reset();

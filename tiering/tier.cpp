@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/tier_lock.hpp"
@@ -217,6 +218,11 @@ bool Tier::keeps_room_by_user() const {
 std::string Tier::why_offline() const {
   MutexLock lock(mutex_);
   return why_;
+}
+
+std::int64_t Tier::offline_since() const {
+  MutexLock lock(mutex_);
+  return offline_since_;
 }
 
 Result<SharedFd> Tier::root() const { return SLUICE_TRY(current())->fd; }
@@ -492,6 +498,7 @@ void Tier::go_offline(std::string why) {
   online_ = false;
   root_ = nullptr;
   why_ = std::move(why);
+  offline_since_ = real_clock().seconds();
 }
 
 bool Tier::check_presence() {
@@ -548,6 +555,7 @@ void Tier::admit() {
     MutexLock lock(mutex_);
     if (!root_) return;
     why_.clear();
+    offline_since_ = 0;
     online_ = true;
   }
   log::get().info("tier is online again: tier={} path={}", name(), path());

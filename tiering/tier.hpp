@@ -99,6 +99,9 @@ class Tier {
   bool present() const;
   void admit();
   std::string why_offline() const;
+  // When it went offline, in seconds since the epoch; 0 if it is online, or if it was offline
+  // already when this daemon started.
+  std::int64_t offline_since() const;
 
   // Fails with EIO while the tier is not present.
   Result<SharedFd> root() const;
@@ -213,6 +216,7 @@ class Tier {
   mutable Mutex mutex_;
   std::shared_ptr<const Root> root_ GUARDED_BY(mutex_);
   std::string why_ GUARDED_BY(mutex_);
+  std::int64_t offline_since_ GUARDED_BY(mutex_) = 0;
   std::atomic<dev_t> device_{0};  // of the last root
   // Independent values; no consistency between them is needed.
   mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0}, twins_{0}, kept_{0};

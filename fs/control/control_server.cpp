@@ -104,6 +104,8 @@ class ControlServer::Handler {
       last = pins();
     } else if (verb == "log-level") {
       last = log_level(request.value("level", ""));
+    } else if (verb == "set") {
+      last = set(request);
     } else if (verb == "reload") {
       last = reload();
     } else if (verb == "restart") {
@@ -566,6 +568,22 @@ class ControlServer::Handler {
     for (const LiveOptions::Change& each : outcome->changed)
       changed.push_back({{"name", each.name}, {"from", each.from}, {"to", each.to}});
     return {{"changed", changed}, {"later", outcome->later}};
+  }
+
+  // An option on trial. Without a value, the trial ends if the request says so, or the answer is
+  // what is in force.
+  json set(const json& request) {
+    const std::string name = request.value("name", "");
+    if (!request.contains("value") && !request.value("reset", false)) {
+      const auto value = parts_.options.value(name);
+      if (!value) return {{"error", value.error().text()}};
+      return {{"value", *value}, {"trial", parts_.options.trials().contains(name)}};
+    }
+    const auto changed = request.contains("value")
+                             ? parts_.options.try_out(name, request.value("value", ""))
+                             : parts_.options.end_trial(name);
+    if (!changed) return {{"error", changed.error().text()}};
+    return {{"from", changed->from}, {"value", changed->to}, {"trial", request.contains("value")}};
   }
 
   json log_level(const std::string& wanted) {

@@ -37,6 +37,22 @@ Found find(std::string_view name) {
   return {find_option(Group::Tier, name.substr(dot + 1)), name.substr(0, dot)};
 }
 
+Error no_such_option(std::string_view name) {
+  std::vector<std::string_view> live;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.is_live && is_of_whole_mount(spec)) live.push_back(spec.name);
+  }
+  // ENODATA, as of an attribute that does not exist.
+  std::string text = in_quotes(name) + ": there is no such option";
+  if (const auto close = closest_word(name, live))
+    text += "; did you mean '" + std::string(*close) + "'?";
+  return {ENODATA, "find an option", std::move(text)};
+}
+
+Error no_such_tier(std::string_view name) {
+  return {ENODATA, "find an option", in_quotes(name) + ": the mount has no such tier"};
+}
+
 // Copies one option, or notes that it needs another mount.
 void take(const OptionSpec& spec, const std::string& prefix, OptionSource from, OptionSource now,
           OptionTarget to, Outcome& outcome) {
@@ -161,7 +177,7 @@ Result<Outcome> LiveOptions::take_configuration() {
   if (!read_) {
     return Error{ENOTSUP, "reload",
                  "the mount has no configuration file; its options can change with the next mount "
-                 "or on trial (user.sluice.set.NAME)"};
+                 "or on trial ('sluice set')"};
   }
   const MutexLock changing(changing_);
   const MountOptions fresh = SLUICE_TRY(read_());
@@ -188,28 +204,31 @@ Result<Outcome> LiveOptions::take_configuration() {
 
 Result<std::string> LiveOptions::value(std::string_view name) const {
   const auto [spec, tier_name] = find(name);
-  if (spec == nullptr) return Error(ENODATA, "there is no such option");
+  if (spec == nullptr) return no_such_option(name);
   const MutexLock lock(mutex_);
   if (tier_name.empty()) return spec->member.text(*spec, &now_);
   const auto tier = find_tier(now_.tiers, tier_name);
-  if (tier == now_.tiers.end()) return Error(ENODATA, "the mount has no such tier");
+  if (tier == now_.tiers.end()) return no_such_tier(name);
   return spec->member.text(*spec, &*tier);
 }
 
-Result<void> LiveOptions::try_out(const std::string& name, const std::string& value) {
-  const auto [spec, tier_name] = find(name);
-  if (spec == nullptr) return bad_option(in_quotes(name) + ": there is no such option");
-  if (!spec->is_live) {
-    return Error{EPERM, "set an option", name + " cannot change while the pool is mounted"};
-  }
+Result<LiveOptions::Change> LiveOptions::try_out(const std::string& name,
+                                                 const std::string& value) {
   const MutexLock changing(changing_);
+  const auto before = this->value(name);
+  if (!before) return bad_option(before.error().text());
+  const auto [spec, tier_name] = find(name);
+  if (!spec->is_live) {
+    return Error{EPERM, "set an option",
+                 name +
+                     " cannot change while the pool is mounted; set it in the configuration "
+                     "for 'sluice restart' or the next mount"};
+  }
   MountOptions options = now();
   if (tier_name.empty()) {
     SLUICE_TRY(spec->member.set(*spec, typed_value(*spec, value), {}, &options));
   } else {
     const auto tier = find_tier(options.tiers, tier_name);
-    if (tier == options.tiers.end())
-      return bad_option(in_quotes(name) + ": the mount has no such tier");
     if (const auto done = spec->member.set(*spec, typed_value(*spec, value), {}, &*tier); !done)
       return done.error().at("tier " + tier->name);
     SLUICE_TRY(finish_tier(*tier, true));
@@ -218,14 +237,19 @@ Result<void> LiveOptions::try_out(const std::string& name, const std::string& va
   install(std::move(options));
   log::get().info("an option is set until the next reload: name={} value={}", name,
                   log::escaped(value));
-  const MutexLock lock(mutex_);
-  trials_[name] = value;
-  return {};
+  {
+    const MutexLock lock(mutex_);
+    trials_[name] = value;
+  }
+  return Change{name, *before, SLUICE_TRY(this->value(name))};
 }
 
-Result<void> LiveOptions::end_trial(const std::string& name) {
+Result<LiveOptions::Change> LiveOptions::end_trial(const std::string& name) {
   const MutexLock changing(changing_);
-  if (!trials().contains(name)) return Error(ENODATA, "the option is not tried out");
+  if (!trials().contains(name)) {
+    return Error{ENODATA, "set an option", in_quotes(name) + " was not set on trial"};
+  }
+  const std::string before = SLUICE_TRY(value(name));
   const auto [spec, tier_name] = find(name);
   MountOptions options = now();
   if (tier_name.empty()) {
@@ -239,9 +263,11 @@ Result<void> LiveOptions::end_trial(const std::string& name) {
   SLUICE_TRY(check_options(options));
   install(std::move(options));
   log::get().info("an option is as configured again: name={}", name);
-  const MutexLock lock(mutex_);
-  trials_.erase(name);
-  return {};
+  {
+    const MutexLock lock(mutex_);
+    trials_.erase(name);
+  }
+  return Change{name, before, SLUICE_TRY(value(name))};
 }
 
 }  // namespace sluice

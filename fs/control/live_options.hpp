@@ -46,9 +46,9 @@ class LiveOptions {
   // no such option.
   Result<std::string> value(std::string_view name) const;
   // Sets one option until the next reload. EPERM if it cannot change while the pool is mounted.
-  Result<void> try_out(const std::string& name, const std::string& value);
+  Result<Change> try_out(const std::string& name, const std::string& value);
   // Sets it back to the configured value. ENODATA if it is not tried out.
-  Result<void> end_trial(const std::string& name);
+  Result<Change> end_trial(const std::string& name);
   std::map<std::string, std::string> trials() const;
 
  private:

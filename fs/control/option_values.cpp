@@ -23,6 +23,9 @@ namespace {
 using Kind = OptionSpec::Kind;
 using std::chrono::seconds;
 
+// Whoever asks for less has forgotten the unit: a file of 1 GiB would take hours.
+constexpr std::uint64_t kLeastRate = 64 << 10;
+
 OptionValue switch_value(const std::string& text) {
   if (is_word_of(text, "true yes on 1")) return true;
   if (is_word_of(text, "false no off 0")) return false;
@@ -149,6 +152,11 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
     case Kind::Rate:
       read = rate_of(value);
       allowed = R"(a size in a second like "200MiB", or 0 for no limit)";
+      if (read && *read > 0 && *read < kLeastRate) {
+        return bad_option(must_be(spec, allowed, value).text() + ", which is " +
+                          std::to_string(*read) + (*read == 1 ? " byte" : " bytes") +
+                          " in a second");
+      }
       break;
     case Kind::Share:
       if (const auto share = share_of(value)) read = share->bytes + share_of_memory(share->percent);

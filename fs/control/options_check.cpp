@@ -284,8 +284,11 @@ Result<void> check_tier(const TierOptions& tier, bool may_be_missing, Directorie
     const int code = errno;
     if (may_be_missing || (directories == Directories::MayBeMissing && code == ENOENT)) return {};
     if (code == ENOENT) {
-      return unusable(
-          code, who + " does not exist; create it, or mount the other tiers alone with --degraded");
+      return unusable(code, who +
+                                " does not exist; is its disk mounted? A new tier needs its "
+                                "directory first: mkdir -p " +
+                                log::escaped(tier.path) +
+                                "; --degraded mounts a pool without its missing tiers");
     }
     return unusable(code, who + " can't be reached: " + std::strerror(code) +
                               "; mount the other tiers alone with --degraded");
@@ -294,7 +297,11 @@ Result<void> check_tier(const TierOptions& tier, bool may_be_missing, Directorie
   if (::faccessat(AT_FDCWD, tier.path.c_str(), R_OK | W_OK | X_OK, AT_EACCESS) < 0) {
     const int code = errno;
     if (directories == Directories::MayBeMissing && code == EACCES) return {};
-    return unusable(code, who + " is not writable: " + std::strerror(code));
+    return unusable(
+        code, who + " is not writable: " + std::strerror(code) +
+                  (code == EROFS ? "; remount it writable, or unmount its disk and mount the pool "
+                                   "with --degraded, without the files on it"
+                                 : "; give a directory on a disk"));
   }
   return {};
 }

@@ -69,6 +69,7 @@ json to_json(const Pool& pool, const Tier& tier, const SpeedMeter::Reading& read
           {"path", tier.path()},
           {"online", tier.online()},
           {"why", tier.why_offline()},
+          {"offline_since", tier.offline_since()},
           {"states", to_json(states_of(tier, leaves))},
           {"filesystem", tier.filesystem()},
           {"total", space.total},

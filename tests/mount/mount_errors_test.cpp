@@ -135,6 +135,11 @@ TEST_F(MountErrorsTest, RefusesAReadOnlyTier) {
   expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + disk.path()}), disk.path());
 }
 
+TEST_F(MountErrorsTest, RefusesADirectoryThatIsNotOnADisk) {
+  for (const char* path : {"/proc", "/sys"})
+    expect_refused(pool({std::string("fast=") + path}), "give a directory on a disk");
+}
+
 TEST_F(MountErrorsTest, RefusesTwoTiersWithTheSameName) {
   expect_refused(pool({"fast=" + base_.make_dir("a"), "fast=" + base_.make_dir("b")}), "fast", 2);
 }

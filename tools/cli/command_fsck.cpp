@@ -129,6 +129,13 @@ void print_json(const CheckReport& report) {
   std::puts(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
+// Tiers and the database belong to root, and what is wrong then is rarely the disk.
+int refuse(const Error& error, std::string text) {
+  if ((error.code == EACCES || error.code == EPERM) && ::geteuid() != 0)
+    text += "; only root can check a pool: try sudo";
+  return fail("fsck", text);
+}
+
 }  // namespace
 
 int command_fsck(int argc, char** argv) {
@@ -154,13 +161,14 @@ int command_fsck(int argc, char** argv) {
   const auto missing = request.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
   const auto pool =
       Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse, "checked by sluice fsck");
-  if (!pool) return fail("fsck", pool.error().text());
+  if (!pool) return refuse(pool.error(), pool.error().text());
   const auto state = state_directory(options.state, (*pool)->id());
-  if (!state) return fail("fsck", state.error().text());
+  if (!state) return refuse(state.error(), state.error().text());
   auto store = RocksStore::open(*state + "/db", std::chrono::seconds(0));
-  if (!store)
-    return fail("fsck",
-                "cannot open the database " + *state + "/db: " + ::strerror(store.error().code));
+  if (!store) {
+    return refuse(store.error(),
+                  "cannot open the database " + *state + "/db: " + ::strerror(store.error().code));
+  }
 
   const bool show = ::isatty(STDERR_FILENO) == 1;
   const auto report = check_pool(

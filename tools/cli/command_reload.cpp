@@ -19,7 +19,7 @@ constexpr HelpText kHelp{
 Makes a mount read its configuration file again and use what has changed: policy,
 thresholds, rules, watermarks, reserve, windows, bandwidth and log level, among others.
 Files stay open and nothing waits. The next plan goes by the new options. Settings on
-trial (user.sluice.set.NAME) end.
+trial ('sluice set') end.
 
 The command lists what has changed, and what takes effect only at the next mount; for
 most of that, 'sluice restart' is enough. If the file has a mistake, it says which and

@@ -34,11 +34,11 @@ less than USED if others use the disk, too), how fast it reads (the time until t
 first byte, and the rate after it; '~': not measured yet, usual for this kind of disk),
 what a GB of room there is worth (the waiting it saves a day; '-': everything fits),
 the features in use, or why they are off, and how often the daemon was restarted.
-USED, FREE, SIZE and FULL are those of df, except that twins count as free. A tier that is offline, read-only,
-degraded (its disk or filesystem has errors), full, above its watermark or draining
-has a line that says so. Options that were set on trial (user.sluice.set.NAME) are
-shown. Files and bytes are counted by walking the tiers, for two seconds unless --count
-is given. An incomplete count is marked '>=', or "complete": false in JSON.
+USED, FREE, SIZE and FULL are those of df, except that twins count as free. A tier that
+is offline, read-only, degraded (its disk or filesystem has errors), full, above its
+watermark or draining has a line that says so. Options that were set on trial ('sluice
+set') are shown. Files and bytes are counted by walking the tiers, for two seconds unless
+--count is given. An incomplete count is marked '>=', or "complete": false in JSON.
 
 A limit is shown while part of it is in use: the amount in use, the most allowed, and
 the error when it is exceeded. For a limit per user, USED is that of the user with the
@@ -260,7 +260,7 @@ std::string trials_line(const Style& style, const Json& trials) {
     out += (out.empty() ? "" : ", ") + safe_name(style, name) + " = " +
            safe_name(style, text_of(trials, name));
   if (out.empty()) return "";
-  return "on trial    " + out + " (until the next reload or mount)\n";
+  return "on trial    " + out + " (until the next reload, restart or mount)\n";
 }
 
 std::string micros(const Json& route, const char* name) {

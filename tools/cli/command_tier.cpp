@@ -351,6 +351,13 @@ std::string path_of_tier(const std::string& mount, const std::string& name) {
   return {};
 }
 
+// Lines for the configuration, which the user may append to it. The change of the tier cannot be
+// made again to see them once more, so they go to stderr if stdout cannot take them.
+void print_lines(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  if (std::fflush(stdout) != 0) std::fputs(text.c_str(), stderr);
+}
+
 void print_removal_steps(const std::string& mount, const std::string& name, const char* how) {
   std::fprintf(stderr,
                "tier %s is %s. Before the next mount, remove these lines from the configuration:\n",
@@ -358,7 +365,7 @@ void print_removal_steps(const std::string& mount, const std::string& name, cons
   TierOptions tier;
   tier.name = name;
   tier.path = path_of_tier(mount, name);
-  std::fputs(tier_text(tier, "").c_str(), stdout);
+  print_lines(tier_text(tier, ""));
 }
 
 // Prints the files that came back from twins, and those that could not.
@@ -480,7 +487,7 @@ int tier_add(int argc, char** argv) {
   std::fprintf(stderr,
                "tier %s is in use; for the next mount, add these lines to the configuration:\n",
                added.name.c_str());
-  std::fputs(tier_text(added, text).c_str(), stdout);
+  print_lines(tier_text(added, text));
   warn_if_open("tier add", added);
   return kDone;
 }
@@ -503,11 +510,11 @@ int tier_replace(int argc, char** argv) {
                format_size(number_of(answer->last, "total")).c_str(), tier.name.c_str());
   if (before.empty()) {
     std::fputs("for the next mount, add these lines to the configuration:\n", stderr);
-    std::fputs(tier_text(tier, text).c_str(), stdout);
+    print_lines(tier_text(tier, text));
   } else if (before != tier.path) {
     std::fprintf(stderr, "for the next mount, change its path in the configuration from %s to:\n",
                  log::escaped(before).c_str());
-    std::fputs(tier_text(tier, text).c_str(), stdout);
+    print_lines(tier_text(tier, text));
   }
   warn_if_open("tier replace", tier);
   return kDone;

@@ -78,7 +78,7 @@ int stream_json(const Watched& watched, duration<double> interval, bool once) {
     if (!answer) return fail("top", answer.error().text());
     answer->last.erase("done");
     std::puts(answer->last.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-    // This usually ends when the reader of the pipe closes it.
+    // This usually ends when the reader of the pipe closes it; see run_program().
     if (std::fflush(stdout) != 0 || once) return kDone;
     std::this_thread::sleep_for(interval);
   }

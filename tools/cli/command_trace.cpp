@@ -56,8 +56,6 @@ void end_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { g_interrupted = 1; };
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-  // `| head` ends it through a failing write.
-  std::signal(SIGPIPE, SIG_IGN);
 }
 
 struct FileCloser {
@@ -148,7 +146,7 @@ int trace_record(int argc, char** argv) {
   std::fprintf(stderr, "recorded %s accesses in %s\n", format_count(accesses).c_str(),
                format_duration(elapsed()).c_str());
   if (!answer) return fail(kVerb, answer.error().text());
-  if (write_error != 0 && !(output == "-" && write_error == EPIPE)) {
+  if (write_error != 0 && output != "-") {  // run_program() reports what stdout could not take
     return fail(kVerb, "cannot write " + log::escaped(output) + ": " + std::strerror(write_error));
   }
   return kDone;

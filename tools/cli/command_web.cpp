@@ -103,7 +103,9 @@ int command_web(int argc, char** argv) {
                "sluice: web: serving %s; open this address in a browser, press Ctrl-C to end\n",
                log::escaped(*mount).c_str());
   std::printf("http://127.0.0.1:%u/#%s\n", unsigned{(*server)->port()}, token.c_str());
-  std::fflush(stdout);
+  if (std::fflush(stdout) != 0) {
+    std::_Exit(fail("web", std::string("cannot write the address: ") + std::strerror(errno)));
+  }
   int number = 0;
   ::sigwait(&ends, &number);
   // Without destructors: a thread may be blocked by a mount that hangs, and nothing here needs

@@ -21,6 +21,7 @@ int command_pin(int argc, char** argv);
 int command_plan(int argc, char** argv);
 int command_reload(int argc, char** argv);
 int command_restart(int argc, char** argv);
+int command_set(int argc, char** argv);
 int command_status(int argc, char** argv);
 int command_tier(int argc, char** argv);
 int command_top(int argc, char** argv);

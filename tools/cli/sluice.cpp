@@ -13,6 +13,7 @@ constexpr std::array kVerbs{
     Verb{"mount", "present tiers as one namespace", command_mount},
     Verb{"umount", "unmount, and wait until everything is written", command_umount},
     Verb{"reload", "take changed options over from the configuration", command_reload},
+    Verb{"set", "try an option out on a running mount", command_set},
     Verb{"restart", "replace the daemon of a mount, which stays mounted", command_restart},
     Verb{"status", "show tiers, how full they are, and features in use", command_status},
     Verb{"top", "show a live view: tiers, moves, hottest files", command_top},

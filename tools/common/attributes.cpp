@@ -16,6 +16,7 @@
 #include "base/units.hpp"
 #include "fs/control/options.hpp"
 #include "tools/common/mount_status.hpp"
+#include "tools/common/output.hpp"
 
 namespace sluice {
 namespace {
@@ -36,19 +37,40 @@ Json tier_status(const std::string& mountpoint, const std::string& name) {
   return Json::object();
 }
 
-}  // namespace
+// "since 2026-11-15 06:07:28 (its disk was unmounted)".
+std::string offline_since(const Json& tier) {
+  const auto since = static_cast<std::int64_t>(number_of(tier, "offline_since"));
+  return (since > 0 ? "since " + format_time(since) : "since before the daemon was started") +
+         " (" + log::escaped(text_of(tier, "why")) + ")";
+}
 
+// The tiers of the mount that are offline, each with the reason; empty if all are online.
 std::string offline_tiers(const std::string& mountpoint) {
   const auto status = mount_status(mountpoint);
   std::string out;
   if (!status) return out;
   for (const auto& tier : member_of(*status, "tiers")) {
     if (flag_of(tier, "online")) continue;
-    out += (out.empty() ? "" : ", ") + text_of(tier, "name") + " (" +
-           log::escaped(text_of(tier, "why")) + ")";
+    out += (out.empty() ? "" : ", ") + text_of(tier, "name") + " " + offline_since(tier);
   }
   return out;
 }
+
+std::string describe_file_error(const std::vector<MountEntry>& mounts, const std::string& path,
+                                int code) {
+  const std::string where = log::escaped(path) + ": ";
+  if (code == ENOTCONN) {
+    return where + std::strerror(code) +
+           "; the daemon of this mount has died; run 'sluice umount', then mount again";
+  }
+  const auto mount = code == EIO ? sluice_mount_of(mounts, absolute_path(path)) : std::nullopt;
+  const std::string offline = mount ? offline_tiers(*mount) : "";
+  if (offline.empty()) return where + std::strerror(code);
+  return where + "it may be on a tier that is offline, or a part of it: " + offline +
+         "; it can be used again when the tier is back";
+}
+
+}  // namespace
 
 Result<std::string> read_attribute(const std::string& path, const char* name) {
   std::string value(64 << 10, '\0');
@@ -82,16 +104,7 @@ std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const s
   const std::string where = log::escaped(path);
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) {
-    problem = where + ": " + std::strerror(errno);
-    if (errno == ENOTCONN)
-      problem += "; the daemon of this mount has died; run 'sluice umount', then mount again";
-    if (errno == EIO) {
-      const auto mount = sluice_mount_of(mounts, absolute_path(path));
-      const std::string offline = mount ? offline_tiers(*mount) : "";
-      if (!offline.empty())
-        problem = where + ": it may be on a tier that is offline: " + offline +
-                  "; it can be used again when the tier is back";
-    }
+    problem = describe_file_error(mounts, path, errno);
     return std::nullopt;
   }
   const auto mount = sluice_mount_of(mounts, real_path(path));
@@ -138,6 +151,13 @@ std::string describe_attribute_error(const Error& error, const Target& target,
       return where + "tier " + log::escaped(tier) +
              " is being drained and takes no files; 'sluice tier drain " + log::escaped(tier) +
              " --cancel' ends that";
+    case EIO: {
+      const Json status = tier_status(target.mount, tier);
+      if (status.contains("online") && !flag_of(status, "online"))
+        return where + "tier " + log::escaped(tier) + " has been offline " + offline_since(status) +
+               "; try again when its disk is back";
+      return describe_file_error(mount_table(), target.path, error.code);
+    }
     case EAGAIN:
       return where + "too many of your requested moves are still waiting; see 'sluice moves'";
     case ENODATA:
@@ -157,6 +177,7 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
   const std::unique_ptr<FTS, FtsCloser> walk(
       ::fts_open(roots.data(), FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR | FTS_XDEV, nullptr));
   if (!walk) return problem(log::escaped(path) + ": " + std::strerror(errno));
+  bool has_directories = false;
   errno = 0;
   while (const FTSENT* entry = ::fts_read(walk.get())) {
     switch (entry->fts_info) {
@@ -166,14 +187,23 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
       case FTS_DNR:
       case FTS_ERR:
       case FTS_NS:
-        problem(log::escaped(entry->fts_path) + ": " + std::strerror(entry->fts_errno));
+        problem(describe_file_error(mount_table(), entry->fts_path, entry->fts_errno));
+        break;
+      case FTS_DP:
+        has_directories = true;
         break;
       default:
         break;
     }
     errno = 0;
   }
-  if (errno != 0) problem(log::escaped(path) + ": " + std::strerror(errno));
+  if (const int code = errno; code != 0) problem(describe_file_error(mount_table(), path, code));
+  // fts takes a listing that ends with an error for a complete one.
+  const auto mount =
+      has_directories ? sluice_mount_of(mount_table(), real_path(path)) : std::nullopt;
+  const std::string offline = mount ? offline_tiers(*mount) : "";
+  if (!offline.empty())
+    problem(log::escaped(path) + ": without files on a tier that is offline: " + offline);
 }
 
 }  // namespace sluice

@@ -31,9 +31,6 @@ struct Target {
 std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const std::string& path,
                                   std::string& problem);
 
-// The tiers of the mount that are offline, each with the reason; empty if all are online.
-std::string offline_tiers(const std::string& mountpoint);
-
 // Says that `tier` is not a tier of the mount and lists those that are; empty if it is one, or if
 // the tiers are unknown.
 std::string unknown_tier(const std::string& mountpoint, const std::string& tier);
@@ -47,7 +44,8 @@ struct FoundFile {
   std::uint64_t bytes = 0;
 };
 // Calls `found` for `path` if it is a regular file, or for all those below it if it is a directory,
-// without following links or leaving the mount. `problem` is called for what can't be read.
+// without following links or leaving the mount. `problem` is called for what can't be read,
+// and once if a tier is offline, whose files are not listed.
 void each_file(const std::string& path, const std::function<void(const FoundFile&)>& found,
                const std::function<void(const std::string&)>& problem);
 

@@ -60,9 +60,26 @@ void offer_tiers(const Cursor& cursor) {
   }
 }
 
+// Those that can change while the pool is mounted.
+void offer_options(const Cursor& cursor) {
+  const auto mount = choose_mount("");
+  const auto status = mount ? mount_status(*mount) : Error(ENOENT, "choose a mount");
+  for (const OptionSpec& option : option_table()) {
+    const std::string name(option.name);
+    if (!option.is_live || option.group == OptionSpec::Group::Rule) continue;
+    if (option.group != OptionSpec::Group::Tier) {
+      offer(cursor, name, option.help);
+    } else if (status) {
+      for (const auto& tier : member_of(*status, "tiers"))
+        offer(cursor, text_of(tier, "name") + "." + name, option.help);
+    }
+  }
+}
+
 // `kind` is the placeholder in the help text. For an unknown one the shell offers files.
 void offer_values(const Cursor& cursor, std::string_view kind) {
   if (kind == "TIER") return offer_tiers(cursor);
+  if (kind == "OPTION") return offer_options(cursor);
   std::string_view rest = values_of(kind);
   while (!rest.empty()) {
     const auto end = std::min(rest.find(' '), rest.size());

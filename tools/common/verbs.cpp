@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/common/verbs.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <vector>
 
@@ -87,15 +94,59 @@ int run(const Program& program, int argc, char** argv) {
   return report_unknown(std::string(program.name), word, program.verbs);
 }
 
+// Opens what the caller has closed (`>&-`), in a way that refuses use as a closed descriptor does:
+// no file that a verb opens may become its stdout.
+void open_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // Not O_CLOEXEC, and the lowest free number, which is this one.
+    static_cast<void>(::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+  }
+}
+
+// A reader that goes away (`| head`) must not end a verb in the middle of its work: the write fails
+// instead. Programs that a verb starts do not inherit a handler.
+void outlive_readers() {
+  struct sigaction before {};
+  if (::sigaction(SIGPIPE, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, [](int) {});
+}
+
+// Writes what is left of stdout. Output that did not arrive makes a failure of what a verb has
+// done, in words unless the reader went away: it has what it wanted.
+int end_output(std::string_view name, int code) {
+  errno = 0;
+  const bool is_written = std::ferror(stdout) == 0;
+  const bool is_flushed = std::fflush(stdout) == 0;
+  int cause = errno;
+  pollfd reader{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  const bool is_gone = ::poll(&reader, 1, 0) > 0 && (reader.revents & (POLLERR | POLLHUP)) != 0;
+  errno = 0;
+  // Some filesystems, such as NFS, report it at the end only.
+  const bool is_closed = std::fclose(stdout) == 0;
+  if (is_written && is_flushed && is_closed) return code;
+  if (cause == 0) cause = errno;  // still 0 if an earlier write has failed
+  if (!is_gone) {
+    const std::string why = cause == 0 ? "" : std::string(": ") + std::strerror(cause);
+    std::fprintf(stderr, "%s: cannot write the output%s\n", std::string(name).c_str(), why.c_str());
+  }
+  return code == kDone ? kFailed : code;
+}
+
 }  // namespace
 
 int run_program(const Program& program, int argc, char** argv) {
+  open_standard_descriptors();
+  outlive_readers();
+  int code = kFailed;
   try {
-    return run(program, argc, argv);
+    code = run(program, argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: unexpected: %s\n", std::string(program.name).c_str(), error.what());
   }
-  return kFailed;
+  std::string name(program.name);
+  if (argc > 1) name.append(": ").append(log::escaped(argv[1]));
+  return end_output(name, code);
 }
 
 int run_subverb(int argc, char** argv, std::span<const Verb> subverbs) {

@@ -43,7 +43,7 @@ struct Program {
 };
 
 // The whole program: runs the verb that argv[1] names, or prints the help. An exception that
-// reaches it is reported and becomes kFailed.
+// reaches it, and output that could not be written, are reported and become kFailed. Closes stdout.
 int run_program(const Program& program, int argc, char** argv);
 
 // A verb that consists of verbs, like `sluice tier run`: runs the one that argv[1] names. That

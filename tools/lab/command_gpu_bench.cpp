@@ -114,7 +114,9 @@ int show(const Request& request, const Style& style, const Report& report) {
       std::puts(text.c_str());
     } else {
       std::ofstream out(request.json);
-      if (!(out << text << "\n")) return fail(kVerb, "can't write " + log::escaped(request.json));
+      out << text << "\n";
+      out.close();
+      if (!out) return fail(kVerb, "can't write " + log::escaped(request.json));
     }
   }
   const bool wrong = std::any_of(report.rows.begin(), report.rows.end(),

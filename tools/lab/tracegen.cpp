@@ -175,12 +175,14 @@ int write(const Options& options, const std::vector<Access>& accesses,
   }
   std::fputs("time,id,size,path\n", out);
   for (const auto& access : accesses) {
+    if (std::ferror(out) != 0) break;
     std::fprintf(out, "%.3f,%u,%llu,/%02u/%u.dat\n", kEpoch + access.time, access.object + 2,
                  static_cast<unsigned long long>(sizes[access.object]), access.object % 100,
                  access.object);
   }
+  if (to_stdout) return kDone;  // run_program() looks whether it was written
   const bool failed = std::ferror(out) != 0;
-  if ((to_stdout ? std::fflush(out) : std::fclose(out)) != 0 || failed) {
+  if (std::fclose(out) != 0 || failed) {
     return fail(kVerb, "cannot write " + options.output);
   }
   return kDone;

@@ -215,8 +215,8 @@ TEST_F(CheckTiersTest, AcceptsSeparateDirectories) { EXPECT_EQ(message(), ""); }
 TEST_F(CheckTiersTest, RefusesAMissingTierUnlessDegraded) {
   options_.tiers[1].path = root_ + "/none";
   EXPECT_EQ(message(),
-            "tier ssd: @/none does not exist; create it, or mount the other tiers alone with "
-            "--degraded");
+            "tier ssd: @/none does not exist; is its disk mounted? A new tier needs its directory "
+            "first: mkdir -p @/none; --degraded mounts a pool without its missing tiers");
   options_.degraded = true;
   EXPECT_EQ(message(), "");
 }
@@ -230,6 +230,7 @@ TEST_F(CheckTiersTest, RefusesATierThatIsNoDirectory) {
 TEST_F(CheckTiersTest, RefusesAnUnwritableTier) {
   options_.tiers[1].path = "/proc/self";
   EXPECT_TRUE(message().starts_with("tier ssd: /proc/self is not writable: ")) << message();
+  EXPECT_TRUE(message().ends_with("; give a directory on a disk")) << message();
 }
 
 TEST_F(CheckTiersTest, RefusesTheSameDirectoryTwice) {

@@ -240,6 +240,9 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"bandwidth = \"fast/s\"",
        "/etc/sluice.toml:1: bandwidth must be a size in a second like \"200MiB\", or 0 for no "
        "limit, not \"fast/s\""},
+      {"bandwidth = 50",
+       "/etc/sluice.toml:1: bandwidth must be a size in a second like \"200MiB\", or 0 for no "
+       "limit, not 50, which is 50 bytes in a second"},
       {"verify = 1", "/etc/sluice.toml:1: verify must be true or false, not 1"},
       {"heat_ignore = [\"rsync\"]",
        "/etc/sluice.toml:1: heat_ignore must be a text in quotes, not a list"},

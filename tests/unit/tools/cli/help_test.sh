@@ -59,6 +59,8 @@ expect_code 2 explain --color=sometimes /
 expect_code 2 plan --limit many
 expect_code 2 top
 expect_code 2 log-level
+expect_code 2 set
+expect_code 2 set --reset bandwidth / /
 expect_code 2 log-level loud /proc
 expect_code 1 log-level debug /proc
 expect_code 2 top --once --interval 0
@@ -84,7 +86,7 @@ expect_code 1 budget /proc/version 1GiB
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086
-for verb in plan moves web reload restart 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'tier replace a=/a' 'tier lost a' 'trace record -o /dev/null'; do
+for verb in plan moves web reload restart 'set bandwidth' 'set bandwidth 1MiB' 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'tier replace a=/a' 'tier lost a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
 expect_code 2 gpu
