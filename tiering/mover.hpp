@@ -110,7 +110,8 @@ class Mover {
   Result<std::size_t> resume_requests(const std::function<bool()>& go_on);
   // Whether a file was not found, so that resume_requests() should search for it.
   bool must_search() const;
-  // Removes the file's move from the queue, and its request. A running move continues.
+  // The file was deleted. Removes its move from the queue, and its request. A running move notices
+  // by itself.
   void cancel(InodeId id);
   // As cancel(), and ends a running move: its copy is removed, and it is not retried. TooLate: the
   // file is being switched to its copy on tier `to` or just was. If that fails, it is not retried.
@@ -166,7 +167,8 @@ class Mover {
     bool is_paused = false;
   };
   // Queued moves in the order in which they start, except for those that wait for a tier that is
-  // busy. Only those that `wanted` says, at most `most` of them, and the number of all of those.
+  // busy. Only those that `wanted` says, which may not call the mover; at most `most` of them, and
+  // the number of all of those.
   using Wanted = std::function<bool(InodeId id, const std::string& path)>;
   std::vector<Queued> queued(std::size_t most, const Wanted& wanted, std::uint64_t& all) const;
   // The destination of the file's queued or running move.

@@ -61,7 +61,7 @@ bool Mover::erase_queued(InodeId id) {
 void Mover::cancel(InodeId id) {
   {
     const MutexLock lock(mutex_);
-    erase_queued(id);
+    if (!erase_queued(id)) return;
   }
   settle({id});
 }

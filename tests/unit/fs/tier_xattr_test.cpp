@@ -51,6 +51,28 @@ TEST_F(TierXattrTest, RemovingTheTierWithdrawsTheMove) {
   EXPECT_EQ(where("f"), "a");
 }
 
+TEST_F(TierXattrTest, AFileThatIsDeletedHasNoMoveAnyMore) {
+  for (const char* name : {"f", "kept", "name"}) dir_.make_file(std::string("a/") + name, "x");
+  dir_.make_file("a/new", "x");
+  migrate();
+  Mover& mover = fs_->migration()->mover();
+  const InodeId f = id_of("f"), kept = id_of("kept"), replaced = id_of("name");
+  id_of("new");  // a rename needs names that the kernel has looked up
+  for (const InodeId id : {f, kept, replaced}) open_file(id, O_RDWR);
+  for (const char* name : {"f", "kept", "name"})
+    ASSERT_EQ(set_xattr(name, "user.sluice.tier", "b"), 0);
+  for (const InodeId id : {f, kept, replaced})
+    ASSERT_TRUE(eventually([&] { return mover.is_waiting(id); }));
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+  ASSERT_TRUE(fs_->names().rename(kRootId, "new", kRootId, "name", 0));
+  EXPECT_FALSE(mover.is_waiting(f));
+  EXPECT_FALSE(mover.is_waiting(replaced));
+  EXPECT_TRUE(mover.is_waiting(kept));
+  EXPECT_FALSE(*store_.has_request(f));
+  EXPECT_TRUE(*store_.has_request(kept));
+  for (const InodeId id : {f, kept, replaced}) fs_->files().release(id, O_RDWR);
+}
+
 TEST_F(TierXattrTest, ADirectoryHasNoMoveToWithdraw) {
   dir_.make_file("a/d/f", "content");
   const auto remove = [&](const char* path) {
