@@ -155,10 +155,11 @@ class Mover {
   }
 
   // The list of all moves is for root.
+  static bool has_list() { return ::geteuid() == 0; }
   static std::string how_to_see() {
-    return ::geteuid() == 0 ? "'sluice moves' shows them"
-                            : "'sluice explain PATH' shows that of a file";
+    return has_list() ? "'sluice moves' shows them" : "'sluice explain PATH' shows that of a file";
   }
+  static std::string where_to_see() { return has_list() ? "'sluice moves'" : "'sluice explain'"; }
 
   void report(const std::string& problem) {
     line_.clear();
@@ -181,8 +182,8 @@ class Mover {
     if (const Json& pending = member_of(*explanation, "pending"); pending.is_object()) {
       const std::string why = text_of(pending, "why");
       report(log::escaped(file.path) + ": cannot move now" +
-             (why.empty() ? "" : ": " + log::escaped(why)) +
-             "; it will be retried, see 'sluice moves'");
+             (why.empty() ? "" : ": " + log::escaped(why)) + "; it will be retried, see " +
+             where_to_see());
       return State::Stuck;
     }
     if (was_cancelled(*explanation)) {
@@ -287,8 +288,8 @@ void Mover::wait() {
     // Every file has been asked about since a file last moved.
     if (quiet >= waiting_.size() && steady_clock::now() - last_sign > kStallTimeout) {
       report(format_files(waiting_.size()) + " did not move for " + format_duration(kStallTimeout) +
-             ", such as " + log::escaped(waiting_.front().path) +
-             "; see 'sluice moves' for the reason");
+             ", such as " + log::escaped(waiting_.front().path) + "; see " + where_to_see() +
+             " for the reason");
       break;
     }
     std::this_thread::sleep_for(kRestFor);
