@@ -363,6 +363,16 @@ Result<void> RocksStore::keep_requests(
   });
 }
 
+Result<bool> RocksStore::has_request(InodeId id) const {
+  SharedLock lock(mutex_);
+  if (!database_) return Error(EUCLEAN, "read request");
+  std::string bytes;
+  const Status status = database_->read(Family::Request, slice(encode_key(to_number(id))), bytes);
+  if (status.IsNotFound()) return false;
+  if (!status.ok()) return Error(errno_of(status), "read request");
+  return true;
+}
+
 Result<void> RocksStore::each_request(
     const std::function<bool(InodeId id, const MoveRequest& request)>& visit) const {
   SharedLock lock(mutex_);

@@ -84,6 +84,7 @@ class RocksStore final : public Store {
   Result<void> forget_times(const std::vector<InodeId>& ids) override;
 
   Result<void> keep_requests(const std::vector<std::pair<InodeId, MoveRequest>>& requests) override;
+  Result<bool> has_request(InodeId id) const override;
   Result<void> each_request(
       const std::function<bool(InodeId id, const MoveRequest& request)>& visit) const override;
   // Not atomic, like forget_heat().

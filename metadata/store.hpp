@@ -7,6 +7,7 @@
 // Threads: every member may be called from any thread at once.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -42,11 +43,15 @@ struct Receipt {
   std::uint64_t bytes = 0;
   std::uint64_t hash = 0;  // XXH3-64 of the copied data; 0 if nothing was copied
   std::uint32_t milliseconds = 0;
-  std::int32_t code = 0;  // 0 if the file was moved, otherwise an errno
-  std::string reason;     // why the file should move and, if the move failed, the cause
+  // 0 if the file was moved, kWithdrawn if a user cancelled the move, otherwise an errno.
+  std::int32_t code = 0;
+  std::string reason;  // why the file should move and, if the move failed, the cause
 
   bool operator==(const Receipt&) const = default;
 };
+
+// No other failure of a move has this code. On disk: never change it.
+inline constexpr std::int32_t kWithdrawn = EINTR;
 
 // The record that a file had to leave a tier for lack of room. If it is used again soon, the
 // eviction was a mistake.
@@ -153,6 +158,7 @@ class Store {
   virtual Result<void> keep_requests(
       const std::vector<std::pair<InodeId, MoveRequest>>& requests) = 0;
   // Like each_heat().
+  virtual Result<bool> has_request(InodeId id) const = 0;
   virtual Result<void> each_request(
       const std::function<bool(InodeId id, const MoveRequest& request)>& visit) const = 0;
   virtual Result<void> forget_requests(const std::vector<InodeId>& ids) = 0;

@@ -26,6 +26,7 @@ class KeptRequests {
 
   // Stores the request in place of an earlier one for the same file.
   Result<void> keep(const Move& move);
+  Result<bool> has(InodeId file) const { return store_.has_request(file); }
   Result<void> forget(const std::vector<InodeId>& files);
 
   // The moves of stored requests, in the order in which they were asked for, with the places that

@@ -219,33 +219,22 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
   [[maybe_unused]] const auto times = store_.forget_times(proposal.census.stale_times());
   proposal.census = {};  // frees a hundred bytes per file; the moves may take hours
 
-  const std::uint64_t total = proposal.moves.size();
-  std::uint64_t total_bytes = 0;
-  for (const Move& move : proposal.moves) total_bytes += move.size();
-  const Mover::Progress before = mover_.progress();
-  bool stopped = false;
-  const auto since = [&] {
-    Mover::Progress now = mover_.progress();
-    now.moved -= before.moved;
-    now.moved_bytes -= before.moved_bytes;
-    now.failed -= before.failed;
-    now.copied_bytes -= before.copied_bytes;
-    return now;
-  };
+  Mover::Tally tally;
   {
     // However this function ends, the mover must not call the caller's listener afterwards.
     const auto withdraw = [](Mover* mover) { mover->withdraw_reported(); };
     const std::unique_ptr<Mover, decltype(withdraw)> reports(&mover_, withdraw);
-    mover_.add(
+    const std::uint64_t number = mover_.add(
         std::move(proposal.moves), Mover::Where::Back,
         listener.ended ? listener.ended : [](const Receipt&, bool) {});
+    bool stopped = false;
     mover_.wait_idle([&] {
-      stopped = stopped || (listener.moves && !listener.moves(since(), total, total_bytes));
+      stopped = stopped || (listener.moves && !listener.moves(mover_.tally(number)));
       return stopped;
     });
+    tally = mover_.tally(number);
   }
-  const Mover::Progress now = since();
-  return Outcome{now.moved, now.moved_bytes, now.failed};
+  return Outcome{tally.moved, tally.moved_bytes, tally.failed};
 }
 
 void Migration::replan_soon() {
@@ -326,7 +315,7 @@ void Migration::keep_planning(const std::stop_token& stop) {
     if (is_open_now() && !mover_.is_paused()) {
       Listener listener;
       listener.census = [&](std::uint64_t) { return !stop.stop_requested(); };
-      listener.moves = [&](const Mover::Progress&, std::uint64_t, std::uint64_t) {
+      listener.moves = [&](const Mover::Tally&) {
         return !stop.stop_requested() && is_open_now() && changes_ == changes &&
                tuning()->automatic;
       };

@@ -78,10 +78,9 @@ class Migration {
   // Runs one pass now and waits for its end.
   struct Listener {
     CensusProgress census;
-    // Reports the progress of the moves. Returning false stops the pass; moves in progress are
-    // finished.
-    std::function<bool(const Mover::Progress& now, std::uint64_t total, std::uint64_t total_bytes)>
-        moves;
+    // Reports the progress of the pass's moves. Returning false stops the pass; moves in progress
+    // are finished.
+    std::function<bool(const Mover::Tally& now)> moves;
     Mover::Report ended;
   };
   struct Outcome {

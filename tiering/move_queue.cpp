@@ -62,6 +62,24 @@ const Move* MoveQueue::find(InodeId file) const {
   return &lanes_.at(found->second.lane).at(found->second.key).move;
 }
 
+bool MoveQueue::visit(std::optional<Key>& after,
+                      const std::function<bool(const Move&)>& visit) const {
+  std::vector<std::pair<Lane::const_iterator, Lane::const_iterator>> ahead;  // of each lane
+  for (const auto& [id, lane] : lanes_)
+    ahead.emplace_back(after ? lane.upper_bound(*after) : lane.begin(), lane.end());
+  for (;;) {
+    Lane::const_iterator* next = nullptr;
+    for (auto& [at, end] : ahead) {
+      if (at != end && (next == nullptr || at->first < (*next)->first)) next = &at;
+    }
+    if (next == nullptr) return false;
+    after = (*next)->first;
+    const Move& move = (*next)->second.move;
+    ++*next;
+    if (!visit(move)) return true;
+  }
+}
+
 std::size_t MoveQueue::count_of(uid_t user) const {
   const auto found = users_.find(user);
   return found == users_.end() ? 0 : found->second.count;

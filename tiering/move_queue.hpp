@@ -65,6 +65,17 @@ class MoveQueue {
   bool erase_reported();
   const Move* find(InodeId file) const;
 
+  // Calls `visit` for queued moves, requested ones first, in the order of their turns, until it
+  // returns false. Begins behind `after`, and leaves there where it ended. False if there are no
+  // more.
+  struct Key {
+    bool planned = false;
+    std::int64_t turn = 0;
+    std::uint64_t number = 0;  // in the order of put()
+    auto operator<=>(const Key&) const = default;
+  };
+  bool visit(std::optional<Key>& after, const std::function<bool(const Move&)>& visit) const;
+
   // Says which moves may start now. `can_go` is called with pairs of tiers. `is_moving` says that a
   // file has another move in progress.
   struct Choice {
@@ -86,12 +97,6 @@ class MoveQueue {
   void add_counts(std::map<uid_t, std::size_t>& to) const;
 
  private:
-  struct Key {
-    bool planned = false;
-    std::int64_t turn = 0;
-    std::uint64_t number = 0;  // in the order of put()
-    auto operator<=>(const Key&) const = default;
-  };
   // Moves with the same LaneId may start under the same conditions.
   struct LaneId {
     bool requested = false;

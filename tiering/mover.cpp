@@ -30,6 +30,10 @@ constexpr std::uint64_t kMargin = 1 << 20;
 constexpr std::int64_t kFirstRetry = 5;  // seconds
 constexpr std::int64_t kLastRetry = 3600;
 
+Error withdrawn() { return {kWithdrawn, "a user cancelled the move"}; }
+
+bool is_failure(int code) { return code != 0 && code != kWithdrawn && !has_yielded(code); }
+
 bool lacks_room(int code) { return code == ENOSPC || code == EDQUOT || code == EFBIG; }
 
 }  // namespace
@@ -86,14 +90,18 @@ void Mover::change(const Settings& settings) {
   settings_ = settings;
 }
 
-void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
+std::uint64_t Mover::add(std::vector<Move> moves, Where where, const Report& report) {
   std::vector<InodeId> replaced;  // requests
+  std::uint64_t number = 0;
   {
     const MutexLock lock(mutex_);
-    std::uint64_t number = 0;
+    Tally ignored;
+    Tally* tally = &ignored;
     if (report) {
       number = ++last_report_;
-      reports_[number] = report;
+      Reported& reported = reports_[number];
+      reported.report = report;
+      tally = &reported.tally;
     }
     const auto place = where == Where::Front ? MoveQueue::Place::Asked : MoveQueue::Place::Last;
     for (Move& move : moves) {
@@ -103,11 +111,27 @@ void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
       if (queued != nullptr && queued->reason == Reason::Requested) continue;
       if (is_requested(move.id)) replaced.push_back(move.id);
       erase_waiting(move.id);
+      ++tally->files;
+      tally->bytes += move.size();
       queue_.put({std::move(move), number}, place);
     }
     wake_.notify_all();
   }
   if (!replaced.empty()) settle(std::move(replaced));
+  return number;
+}
+
+Mover::Tally Mover::tally(std::uint64_t number) const {
+  const MutexLock lock(mutex_);
+  const auto found = reports_.find(number);
+  if (found == reports_.end()) return {};
+  Tally out = found->second.tally;
+  for (const auto& [id, each] : under_way_) {
+    if (each.report != number) continue;
+    out.done_bytes += std::min(each.copied, each.bytes);
+    if (each.since != 0) out.current = each.path;
+  }
+  return out;
 }
 
 void Mover::erase_waiting(InodeId id) {
@@ -220,9 +244,32 @@ bool Mover::is_waiting(InodeId id) const {
   return waiting_.contains(id);
 }
 
+std::vector<Mover::Queued> Mover::queued(std::size_t most, const Wanted& wanted,
+                                         std::uint64_t& all) const {
+  // In pieces: the queue may have a million moves, and the mover must not wait for that long.
+  constexpr std::size_t kPiece = 4096;
+  std::vector<Queued> out;
+  all = 0;
+  std::optional<MoveQueue::Key> after;
+  for (bool goes_on = true; goes_on;) {
+    const MutexLock lock(mutex_);
+    std::size_t seen = 0;
+    goes_on = queue_.visit(after, [&](const Move& move) REQUIRES(mutex_) {
+      // One that is tried again is among the waiting ones, too.
+      if (!waiting_.contains(move.id) && wanted(move.id, move.paths.empty() ? "" : move.paths[0])) {
+        ++all;
+        if (out.size() < most) out.push_back({move, paused_ && move.reason != Reason::Requested});
+      }
+      return ++seen < kPiece;
+    });
+  }
+  return out;
+}
+
 std::optional<TierIndex> Mover::destination(InodeId id) const {
   const MutexLock lock(mutex_);
-  if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second.to;
+  if (const auto found = under_way_.find(id); found != under_way_.end() && !found->second.is_void())
+    return found->second.to;
   if (const Move* move = queue_.find(id)) return move->to;
   return std::nullopt;
 }
@@ -232,11 +279,13 @@ Mover::Progress Mover::progress() const {
   Progress out = progress_;
   out.queued = queue_.size();
   out.queued_bytes = queue_.bytes();
-  out.active = under_way_.size();
+  out.active = static_cast<std::uint64_t>(
+      std::ranges::count_if(under_way_, [](const auto& each) { return !each.second.is_void(); }));
   if (out.queued + out.active > 0) out.share = courtesy_.least_share();
   out.bytes_left = out.queued_bytes;
-  for (const auto& [id, each] : under_way_)
-    out.bytes_left += each.bytes > each.copied ? each.bytes - each.copied : 0;
+  for (const auto& [id, each] : under_way_) {
+    if (!each.is_void()) out.bytes_left += each.bytes - std::min(each.copied, each.bytes);
+  }
   if (!paused_)
     out.time_left = rate_.time_for(clock_.monotonic(), out.queued + out.active, out.bytes_left);
   // The rate does not know of a limit that only now slows the moves down.
@@ -250,7 +299,7 @@ Mover::Progress Mover::progress() const {
 std::optional<Mover::Active> Mover::running(InodeId id) const {
   const MutexLock lock(mutex_);
   const auto found = under_way_.find(id);
-  if (found == under_way_.end()) return std::nullopt;
+  if (found == under_way_.end() || found->second.is_void()) return std::nullopt;
   return found->second;
 }
 
@@ -258,7 +307,9 @@ std::vector<Mover::Active> Mover::active(std::size_t most) const {
   std::vector<Active> out;
   {
     const MutexLock lock(mutex_);
-    for (const auto& [id, each] : under_way_) out.push_back(each);
+    for (const auto& [id, each] : under_way_) {
+      if (!each.is_void()) out.push_back(each);
+    }
   }
   // 0 means not begun and sorts last: as unsigned, 0 - 1 is the largest number.
   const auto begun = [](const Active& each) { return static_cast<std::uint64_t>(each.since) - 1; };
@@ -291,8 +342,12 @@ bool Mover::take(Batch& batch) {
   for (const Job& job : batch.jobs) {
     const Move& move = job.move;
     progress_.current = move.paths.empty() ? "" : move.paths[0];
-    under_way_[move.id] = {
-        .path = progress_.current, .from = move.from, .to = move.to, .bytes = move.size()};
+    under_way_[move.id] = {.path = progress_.current,
+                           .from = move.from,
+                           .to = move.to,
+                           .bytes = move.size(),
+                           .report = job.report,
+                           .id = move.id};
   }
   rate_.begin(clock_.monotonic());
   batch.from = batch.jobs[0].move.from;
@@ -362,7 +417,10 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
     if (!flight.is_comparing && is_copying) {
       pool_[to].count_written(bytes);
       courtesy_.has_written(to, bytes);
-      under_way_[flight.job->move.id].copied += bytes;
+      Active& active = under_way_[flight.job->move.id];
+      active.copied += bytes;
+      // A filesystem that compresses says less than there is.
+      grow(active, std::max(active.bytes, active.copied));
       rate_.add(clock_.monotonic(), 0, bytes);
     }
     if (const std::uint64_t bandwidth = settings_.bandwidth; bandwidth > 0) {
@@ -372,10 +430,13 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
       until = next_byte_;
     }
   }
-  rest(*flight.turn, [&] { return stop.stop_requested() || flight.file->is_cancelled(); });
+  const InodeId id = flight.job->move.id;
+  rest(*flight.turn,
+       [&] { return stop.stop_requested() || flight.file->is_cancelled() || is_withdrawn(id); });
   for (;;) {
     if (stop.stop_requested()) return Error(ESHUTDOWN, "unmounting");
     if (flight.file->is_cancelled()) return Error(ECANCELED, "a user changed the file");
+    if (is_withdrawn(id)) return withdrawn();
     const auto now = steady_clock::now();
     bool paused = false;
     {
@@ -410,19 +471,45 @@ void Mover::rest(Turn& turn, const std::function<bool()>& is_over) {
   turn.since = steady_clock::now();
 }
 
+void Mover::grow(Active& active, std::uint64_t bytes) {
+  if (const auto found = reports_.find(active.report); found != reports_.end())
+    found->second.tally.bytes += bytes - active.bytes;  // modulo 2^64, if it shrinks
+  active.bytes = bytes;
+}
+
+bool Mover::is_withdrawn(InodeId id) const {
+  const MutexLock lock(mutex_);
+  const auto found = under_way_.find(id);
+  return found != under_way_.end() && found->second.is_withdrawn;
+}
+
+Result<void> Mover::begin_switch(InodeId id) {
+  const MutexLock lock(mutex_);
+  Active& active = under_way_[id];
+  if (active.is_withdrawn) return withdrawn();
+  active.stage = Active::Stage::Switching;
+  return {};
+}
+
+void Mover::note_begun(const Move& move) {
+  const MutexLock lock(mutex_);
+  Active& active = under_way_[move.id];
+  if (!move.paths.empty()) progress_.current = active.path = move.paths[0];
+  grow(active, move.size());
+}
+
 Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   Move& move = flight.job->move;
+  if (is_withdrawn(move.id)) return withdrawn();
   courtesy_.began_file(move.from, move.to);
   {
     const MutexLock lock(mutex_);
     under_way_[move.id].since = clock_.seconds();
   }
   auto begun = host_.begin_move(move);
-  {
-    const MutexLock lock(mutex_);
-    if (!move.paths.empty()) progress_.current = under_way_[move.id].path = move.paths[0];
-  }
+  note_begun(move);
   if (!begun) return begun.error();
+  if (is_withdrawn(move.id)) return withdrawn();
   flight.file = *std::move(begun);
   flight.from = flight.file->tier();
   if (SLUICE_TRY(take_twin(stop, flight))) return {};
@@ -467,11 +554,13 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
       flights[i].turn = &turn;
       outcomes[i] = stop.stop_requested() ? Result<void>(Error(ESHUTDOWN, "unmounting"))
                                           : copy(stop, flights[i]);
+      // Users of the file need not wait for the rest of the batch.
+      if (!outcomes[i]) flights[i].file.reset();
     }
     for (std::size_t i = 0; i < flights.size(); ++i) {
       Flight& flight = flights[i];
       if (!outcomes[i]) continue;
-      outcomes[i] = sync_copy(*flight.copy);
+      outcomes[i] = is_withdrawn(flight.job->move.id) ? withdrawn() : sync_copy(*flight.copy);
       if (!outcomes[i] || !verifies) continue;
       const auto on_disk =
           hash_on_disk(flight.copy->fd.get(), flight.copy->copied,
@@ -488,6 +577,7 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
   std::vector<std::unique_ptr<MovingFile>> moved;
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < flights.size(); ++i) {
+    if (outcomes[i]) outcomes[i] = begin_switch(flights[i].job->move.id);
     if (!outcomes[i]) continue;
     copies.push_back({flights[i].file.get(), &*flights[i].copy, batch.to});
     which.push_back(i);
@@ -501,6 +591,9 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
     // The twin was dropped for its room in between. The next attempt copies the file.
     if (copy && copy->is_twin && failed_with(outcomes[i], ESTALE))
       outcomes[i] = Error(ECANCELED, "its twin is gone");
+    // A system call might fail with the code that means a user's wish.
+    if (failed_with(outcomes[i], kWithdrawn) && !is_withdrawn(flights[i].job->move.id))
+      outcomes[i] = Error(ECANCELED, "a system call was interrupted");
     if (!outcomes[i] && copy) discard(*copy, to);
     if (copy && copy->is_twin) pool_.twins().taken(copy->original, to, outcomes[i].has_value());
     flights[i].ended = clock_.monotonic();
@@ -512,7 +605,7 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
   return moved;
 }
 
-void Mover::finish(const Flight& flight, const Result<void>& outcome) {
+Receipt Mover::receipt_of(const Flight& flight, const Result<void>& outcome) const {
   const Move& move = flight.job->move;
   Receipt receipt;
   receipt.time = clock_.seconds();
@@ -531,11 +624,20 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   }
   if (!outcome) {
     receipt.code = outcome.error().code;
-    receipt.reason += (receipt.reason.empty() ? "" : "; ") + outcome.error().text();
+    receipt.reason += (receipt.reason.empty() ? "" : "; ") +
+                      (receipt.code == kWithdrawn ? "cancelled" : outcome.error().text());
   }
+  return receipt;
+}
+
+void Mover::finish(const Flight& flight, const Result<void>& outcome) {
+  const Move& move = flight.job->move;
+  const Receipt receipt = receipt_of(flight, outcome);
+  const bool never_began = receipt.code == kWithdrawn && flight.from == kNoTier;
   // Not worth a receipt: the file is where it belongs, or is gone.
-  const bool moot = !outcome && (receipt.code == EALREADY || receipt.code == ESTALE ||
-                                 receipt.code == ENOENT || receipt.code == ESHUTDOWN);
+  const bool moot =
+      !outcome && (receipt.code == EALREADY || receipt.code == ESTALE || receipt.code == ENOENT ||
+                   receipt.code == ESHUTDOWN || never_began);
   if (!moot) {
     if (const auto added = store_.add_receipts({receipt}); !added)
       log::get().warn("cannot store a receipt: why={}", added.error().text());
@@ -546,16 +648,23 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     [[maybe_unused]] const auto added = store_.add_ghosts({{move.id, {receipt.time, slot}}});
   }
   Report report;
+  bool waits = false;
   // Whether a request is done with. Unmounting does not end it, nor does a rename.
-  bool is_over = outcome || (moot && receipt.code != ESHUTDOWN);
+  bool is_over = outcome || (moot && receipt.code != ESHUTDOWN) || receipt.code == kWithdrawn;
   {
     const MutexLock lock(mutex_);
     reserved_[move.to] -= flight.reserved;
-    const Active& active = under_way_[move.id];
+    Active& active = under_way_[move.id];
     // With what was not copied: a twin took its place, or the move failed.
-    rate_.add(flight.ended, 1, active.bytes > active.copied ? active.bytes - active.copied : 0);
+    rate_.add(flight.ended, 1, active.bytes - std::min(active.copied, active.bytes));
     const bool is_missing = receipt.code == ESTALE || receipt.code == ENOENT;
-    if (is_missing && move.reason == Reason::Requested && note_lost(move.id)) is_over = false;
+    if (is_missing && move.reason == Reason::Requested && !active.is_withdrawn &&
+        note_lost(move.id))
+      is_over = false;
+    waits = !outcome && !moot && !active.is_withdrawn;
+    const auto reported = reports_.find(flight.job->report);
+    if (reported != reports_.end()) count(reported->second.tally, active, receipt, waits);
+    active.stage = outcome ? Active::Stage::Moved : Active::Stage::Failed;
     if (outcome) {
       lost_.times.erase(move.id);
       ++progress_.moved;
@@ -567,11 +676,12 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     } else if (moot) {
       erase_waiting(move.id);
     } else {
-      if (!has_yielded(receipt.code)) ++progress_.failed;
-      put_aside(*flight.job, outcome.error());
+      if (is_failure(receipt.code)) ++progress_.failed;
+      // A user may have withdrawn it while it failed for another reason.
+      if (waits) put_aside(*flight.job, outcome.error());
     }
-    if (const auto found = reports_.find(flight.job->report); found != reports_.end() && !moot) {
-      report = found->second;
+    if (reported != reports_.end() && !moot) {
+      report = reported->second.report;
       ++reporting_;
     }
   }
@@ -579,15 +689,30 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   if (outcome) {
     log::get().debug("moved: path={} from={} to={} bytes={}", log::escaped(receipt.path),
                      receipt.from, receipt.to, receipt.bytes);
+  } else if (receipt.code == kWithdrawn) {
+    log::get().info("a user cancelled a move: path={} to={}", log::escaped(receipt.path),
+                    receipt.to);
   } else if (!moot) {
     log::get().info("can't move now: path={} from={} to={} why={}", log::escaped(receipt.path),
                     receipt.from, receipt.to, outcome.error().text());
   }
   if (!report) return;
-  report(receipt, !outcome);
+  report(receipt, waits);
   const MutexLock lock(mutex_);
   --reporting_;
   idle_.notify_all();
+}
+
+void Mover::count(Tally& tally, Active& ended, const Receipt& receipt, bool waits) {
+  if (receipt.code == 0) {
+    ++tally.moved;
+    tally.moved_bytes += receipt.bytes;
+  } else if (waits && is_failure(receipt.code)) {
+    ++tally.failed;
+  }
+  // What was copied of a move that waits has to be copied again.
+  if (!waits) tally.done_bytes += ended.bytes;
+  ended.report = 0;
 }
 
 void Mover::put_aside(const Job& job, const Error& error) {

@@ -2,8 +2,9 @@
 // Mover executes moves in the background. It copies at idle priority and within a bandwidth limit,
 // runs a few moves per tier at a time, and moves small files in batches that share their syncs.
 // Moves that no user asked for rest while others use the disks (Courtesy). A move yields to any
-// user who wants to change the file. Moves that cannot run now are kept in a list together with the
-// condition they wait for. Every move leaves a receipt, whether it succeeded or failed.
+// user who wants to change the file, and users can withdraw it. Moves that cannot run now are kept
+// in a list together with the condition they wait for. Every move that began leaves a receipt,
+// whether it succeeded or failed.
 //
 // Mover knows nothing about open files. The MoveHost handles those.
 //
@@ -61,6 +62,7 @@ class MoveHost {
   // way that forbids a move; the host calls Mover::file_closed() when that may have changed. ESTALE
   // if the file is gone, EALREADY if it is on the wanted tier, ECANCELED if it is being renamed.
   // Any other error is permanent. If a requested file is not at move.paths, they become its names.
+  // The size of the move becomes what the file has now.
   virtual Result<std::unique_ptr<MovingFile>> begin_move(Move& move) = 0;
   // Switches each file to its copy, atomically per file, and returns one result per copy.
   // ECANCELED if a user changed the file first.
@@ -93,9 +95,10 @@ class Mover {
   void change(const Settings& settings);
 
   // Queues moves in the given order, before or behind all others. A file's new move replaces one
-  // that is still queued. The mover's threads call `report`, if there is one.
+  // that is still queued. The mover's threads call `report`, if there is one; then this returns a
+  // number for tally().
   enum class Where { Front, Back };
-  void add(std::vector<Move> moves, Where where, const Report& report = {});
+  std::uint64_t add(std::vector<Move> moves, Where where, const Report& report = {});
   // Queues a move that move.user requested: before planned moves, and taking turns with requests
   // of other users. It is stored until it is made, and goes on after an unmount or a crash. EAGAIN
   // if that user already has kMostOfUser moves; root has no such limit.
@@ -107,10 +110,29 @@ class Mover {
   Result<std::size_t> resume_requests(const std::function<bool()>& go_on);
   // Whether a file was not found, so that resume_requests() should search for it.
   bool must_search() const;
-  // Removes the file's move from the queue, and its request. A running move continues.
+  // The file was deleted. Removes its move from the queue, and its request. A running move notices
+  // by itself.
   void cancel(InodeId id);
+  // As cancel(), and ends a running move: its copy is removed, and it is not retried. TooLate: the
+  // file is being switched to its copy on tier `to` or just was. If that fails, it is not retried.
+  enum class Withdrawn { Nothing, Ended, TooLate };
+  struct Withdrawal {
+    Withdrawn what = Withdrawn::Nothing;
+    TierIndex to = kNoTier;  // of the running move
+  };
+  Withdrawal withdraw(InodeId id);
   // The largest number of requested moves, queued or waiting, that one user has.
   std::size_t most_requested() const;
+  // What became of the moves of one add().
+  struct Tally {
+    std::uint64_t files = 0, bytes = 0;  // of all moves, with the sizes that they have now
+    std::uint64_t done_bytes = 0;        // of `bytes`: what has ended or is copied
+    std::uint64_t moved = 0, moved_bytes = 0;
+    std::uint64_t failed = 0;  // a move that yielded is not counted
+    std::string current;       // the path of a running move
+  };
+  // Empty after withdraw_reported().
+  Tally tally(std::uint64_t number) const;
   // Removes queued moves that have a report, and drops the reports. Running moves continue. After
   // this returns, no report is running or will be called, so what they refer to may be destroyed.
   void withdraw_reported();
@@ -139,6 +161,16 @@ class Mover {
   std::optional<Pending> pending(InodeId id) const;
   // Whether a move of this file is waiting for a condition. Planning it again would not help.
   bool is_waiting(InodeId id) const;
+  // A planned move that is queued does not start while migration is paused.
+  struct Queued {
+    Move move;
+    bool is_paused = false;
+  };
+  // Queued moves in the order in which they start, except for those that wait for a tier that is
+  // busy. Only those that `wanted` says, which may not call the mover; at most `most` of them, and
+  // the number of all of those.
+  using Wanted = std::function<bool(InodeId id, const std::string& path)>;
+  std::vector<Queued> queued(std::size_t most, const Wanted& wanted, std::uint64_t& all) const;
   // The destination of the file's queued or running move.
   std::optional<TierIndex> destination(InodeId id) const;
 
@@ -166,11 +198,20 @@ class Mover {
     std::string path;
     TierIndex from = kNoTier, to = kNoTier;
     std::uint64_t copied = 0, bytes = 0;
-    std::int64_t since = 0;  // seconds since the epoch; 0: the batch has not reached it yet
-    bool closed = false;     // its last user closed it while the move ran
+    std::int64_t since = 0;     // seconds since the epoch; 0: the batch has not reached it yet
+    bool closed = false;        // its last user closed it while the move ran
+    bool is_withdrawn = false;  // by a user
+    enum class Stage { Copying, Switching, Moved, Failed };
+    Stage stage = Stage::Copying;
+    std::uint64_t report = 0;  // as Job::report
+    InodeId id{};
+    // Whether the file stays where it is, and only the end of the batch is awaited.
+    bool is_void() const {
+      return stage == Stage::Failed || (is_withdrawn && stage == Stage::Copying);
+    }
   };
   // At most `most` running moves: the oldest first, and last those that their batch has not
-  // reached.
+  // reached. Neither this nor running() has moves that were withdrawn.
   std::vector<Active> active(std::size_t most) const;
   // The file's running move, if it has one.
   std::optional<Active> running(InodeId id) const;
@@ -207,6 +248,14 @@ class Mover {
   // Uses the file's twin on the destination instead of a copy. False if there is none.
   Result<bool> take_twin(const std::stop_token& stop, Flight& flight);
   void finish(const Flight& flight, const Result<void>& outcome);
+  bool is_withdrawn(InodeId id) const;
+  // From here on it is too late to withdraw the move. kWithdrawn if it was withdrawn.
+  Result<void> begin_switch(InodeId id);
+  // Takes over the path and the size that the file has now.
+  void note_begun(const Move& move);
+  void grow(Active& active, std::uint64_t bytes) REQUIRES(mutex_);
+  Receipt receipt_of(const Flight& flight, const Result<void>& outcome) const;
+  static void count(Tally& tally, Active& ended, const Receipt& receipt, bool waits);
   Result<void> reserve(const Move& move);
   // Sleeps as long as the bandwidth limit, a pause or courtesy requires; the last two do not affect
   // requested moves. ECANCELED if the copy should stop.
@@ -221,6 +270,8 @@ class Mover {
   // A requested file is not where it was. False if it was searched for often enough.
   bool note_lost(InodeId id) REQUIRES(mutex_);
   void erase_waiting(InodeId id) REQUIRES(mutex_);
+  // Whether the file had a move that was queued or waiting.
+  bool erase_queued(InodeId id) REQUIRES(mutex_);
 
   Pool& pool_;
   Store& store_;
@@ -251,7 +302,11 @@ class Mover {
   std::vector<std::uint64_t> reserved_
       GUARDED_BY(mutex_);  // bytes that running moves will add per tier
   bool paused_ GUARDED_BY(mutex_) = false;
-  std::map<std::uint64_t, Report> reports_ GUARDED_BY(mutex_);
+  struct Reported {
+    Report report;
+    Tally tally;
+  };
+  std::map<std::uint64_t, Reported> reports_ GUARDED_BY(mutex_);
   unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are running
   std::uint64_t last_report_ GUARDED_BY(mutex_) = 0;
   Progress progress_ GUARDED_BY(mutex_);

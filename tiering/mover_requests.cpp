@@ -48,15 +48,45 @@ std::size_t Mover::most_requested() const {
   return most;
 }
 
+bool Mover::erase_queued(InodeId id) {
+  const bool found =
+      lost_.times.contains(id) || queue_.find(id) != nullptr || waiting_.contains(id);
+  lost_.times.erase(id);
+  queue_.erase(id);
+  erase_waiting(id);
+  idle_.notify_all();
+  return found;
+}
+
 void Mover::cancel(InodeId id) {
   {
     const MutexLock lock(mutex_);
-    lost_.times.erase(id);
-    queue_.erase(id);
-    erase_waiting(id);
-    idle_.notify_all();
+    if (!erase_queued(id)) return;
   }
   settle({id});
+}
+
+Mover::Withdrawal Mover::withdraw(InodeId id) {
+  Withdrawal out;
+  {
+    const MutexLock lock(mutex_);
+    if (erase_queued(id)) out.what = Withdrawn::Ended;
+    const auto running = under_way_.find(id);
+    if (running != under_way_.end() && !running->second.is_void()) {
+      Active& active = running->second;
+      out = {active.stage == Active::Stage::Copying ? Withdrawn::Ended : Withdrawn::TooLate,
+             active.to};
+      active.is_withdrawn = true;
+    }
+  }
+  // A request of an earlier mount may not be in the queue yet. An error is ignored: the store can't
+  // be read, so it will not be in the queue later, either.
+  if (out.what == Withdrawn::Nothing) {
+    const auto kept = keeping_.requests.has(id);
+    if (kept && *kept) out.what = Withdrawn::Ended;
+  }
+  settle({id});
+  return out;
 }
 
 bool Mover::is_requested(InodeId id) const {

@@ -13,12 +13,15 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/thread.hpp"
+#include "base/units.hpp"
 #include "base/unix_socket.hpp"
+#include "tiering/judge.hpp"
 #include "tiering/lost_files.hpp"
 #include "tiering/worth.hpp"
 
@@ -37,6 +40,9 @@ constexpr int kMostDrainPasses = 10;
 // Chosen so that a line fits into the client's buffer even with the longest names and every byte
 // escaped.
 constexpr std::size_t kMostChildren = 200;
+// What a move in the queue waits for.
+constexpr const char* kItsTurn = "its turn";
+constexpr const char* kPaused = "migration is paused";
 
 json to_json(const Receipt& receipt) {
   std::array<char, 20> hash{};
@@ -50,9 +56,10 @@ json to_json(const Receipt& receipt) {
           {"ms", receipt.milliseconds},
           {"code", receipt.code},
           {"reason", receipt.reason},
-          {"result", receipt.code == 0           ? (receipt.to.empty() ? "deleted" : "moved")
-                     : has_yielded(receipt.code) ? "yielded"
-                                                 : "failed"}};
+          {"result", receipt.code == 0            ? (receipt.to.empty() ? "deleted" : "moved")
+                     : receipt.code == kWithdrawn ? "cancelled"
+                     : has_yielded(receipt.code)  ? "yielded"
+                                                  : "failed"}};
 }
 
 }  // namespace
@@ -268,14 +275,13 @@ class ControlServer::Handler {
     ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     Migration::Listener listener;
     listener.census = census_progress();
-    listener.moves = [&](const Mover::Progress& now, std::uint64_t total,
-                         std::uint64_t total_bytes) {
+    listener.moves = [&](const Mover::Tally& now) {
       return go_on() && progress({{"phase", "move"},
                                   {"moved", now.moved},
                                   {"failed", now.failed},
-                                  {"total", total},
-                                  {"bytes", now.copied_bytes},
-                                  {"total_bytes", total_bytes},
+                                  {"total", now.files},
+                                  {"bytes", now.done_bytes},
+                                  {"total_bytes", now.bytes},
                                   {"path", now.current}});
     };
     listener.ended = [this](const Receipt& receipt, bool) {
@@ -318,6 +324,11 @@ class ControlServer::Handler {
     last["bytes"] = bytes;
     const auto left = parts_.filesystem.relocator().vacate(tier->index());
     if (!left) return {{"error", left.error().text()}};
+    for (const Relocator::Left& each : left->first) {
+      const auto [why, is_full] = why_left(each, tier->index());
+      send({{"left",
+             {{"path", each.path}, {"bytes", each.bytes}, {"why", why}, {"full", is_full}}}});
+    }
     last["left"] = left->files;
     last["left_bytes"] = left->bytes;
     last["empty"] = left->files == 0;
@@ -329,6 +340,27 @@ class ControlServer::Handler {
     // Cancelled meanwhile. A cancel that comes after this check removes the mark itself.
     const auto kept = parts_.pool.set_retired(tier->index(), false);
     return kept ? cancelled : json{{"error", kept.error().text()}};
+  }
+
+  // Why a drain has not moved a file, and whether that is a lack of room.
+  std::pair<std::string, bool> why_left(const Relocator::Left& file, TierIndex from) const {
+    if (!file.why.empty()) return {file.why, false};
+    const Mover& mover = parts_.migration.mover();
+    if (const auto pending = mover.pending(file.id))
+      return {pending->why, pending->code == ENOSPC || pending->code == EDQUOT};
+    if (mover.destination(file.id)) return {"its move has not ended", false};
+    bool is_full = true;
+    for (const auto& tier : parts_.pool) tier->refresh_space();
+    const std::vector<TierFacts> tiers = parts_.migration.tier_facts();
+    for (std::size_t i = 0; i < tiers.size(); ++i) {
+      const TierFacts& tier = tiers[i];
+      const bool takes_files = i != from && tier.online && !tier.draining;
+      if (takes_files && tier.used + file.bytes <= brim_of(tier)) is_full = false;
+    }
+    if (is_full) return {"no other tier has room for its " + format_size(file.bytes), true};
+    // A pass that found all links would have planned it.
+    if (file.links > 1) return {"not all of its hard links are on this tier", false};
+    return {"it is new, or was changed during the last pass", false};
   }
 
   // Removes a tier that will not come back from the pool.
@@ -403,7 +435,7 @@ class ControlServer::Handler {
 
   // Which moves a request is about: those of the file `id`, whatever its name was, and those of
   // `path` and of what was below it. Nothing if the request is wrong.
-  using Wanted = std::function<bool(InodeId id, const std::string& path)>;
+  using Wanted = Mover::Wanted;
   static std::optional<Wanted> wanted_by(const json& request) {
     const auto path = percent_decoded(request.value("path", ""));
     if (!path) return std::nullopt;
@@ -418,23 +450,7 @@ class ControlServer::Handler {
     const auto wanted = wanted_by(request);
     if (!wanted) return {{"error", "the path is not percent-encoded correctly"}};
     std::size_t most = request.value("most", std::size_t{100});
-    std::size_t most_pending =
-        request.value("most_pending", std::numeric_limits<std::size_t>::max());
-    // With a path, the limit is on what is shown, so all must be looked at.
-    const bool is_filtered = request.contains("path");
-    for (const Mover::Pending& each : parts_.migration.mover().pending(
-             is_filtered ? std::numeric_limits<std::size_t>::max() : most_pending)) {
-      const std::string path = each.move.paths.empty() ? "" : each.move.paths[0];
-      if (most_pending == 0) break;
-      if (!(*wanted)(each.move.id, path)) continue;
-      --most_pending;
-      if (!send({{"pending",
-                  {{"path", path},
-                   {"to", parts_.pool[each.move.to].name()},
-                   {"why", each.why},
-                   {"since", each.since}}}}))
-        return {};
-    }
+    if (!send_unfinished(*wanted, request)) return {};
     // In pieces: the store must not wait for a client that reads slowly.
     constexpr std::size_t kPiece = 512;
     for (std::uint64_t before = Store::kNewest; most > 0 && !is_over();) {
@@ -454,6 +470,80 @@ class ControlServer::Handler {
       if (seen == 0 && piece.empty()) break;
     }
     return json::object();
+  }
+
+  // Moves that run, queue or wait. False if the client is gone.
+  bool send_unfinished(const Mover::Wanted& wanted, const json& request) {
+    const Mover& mover = parts_.migration.mover();
+    const auto most_queued = request.value("most_queued", std::size_t{0});
+    std::vector<json> queue;
+    std::uint64_t batched = 0;  // taken by a thread, but their batch has not reached them
+    std::set<InodeId> running;
+    for (const Mover::Active& move : mover.active(std::numeric_limits<std::size_t>::max())) {
+      if (!wanted(move.id, move.path)) continue;
+      running.insert(move.id);
+      if (move.since == 0) {
+        if (++batched <= most_queued)
+          queue.push_back(queued_line(move.path, move.from, move.to, move.bytes, kItsTurn));
+        continue;
+      }
+      send({{"running",
+             {{"path", move.path},
+              {"from", parts_.pool[move.from].name()},
+              {"to", parts_.pool[move.to].name()},
+              {"bytes", move.copied},
+              {"total", move.bytes},
+              {"since", move.since}}}});
+    }
+    std::uint64_t queued = 0;
+    for (const Mover::Queued& each : mover.queued(most_queued - queue.size(), wanted, queued)) {
+      const Move& move = each.move;
+      queue.push_back(queued_line(move.paths.empty() ? "" : move.paths[0], move.from, move.to,
+                                  move.size(), each.is_paused ? kPaused : kItsTurn));
+    }
+    for (const json& line : queue) send(line);
+    const std::uint64_t waiting = send_pending(wanted, request, running);
+    return send({{"unfinished", {{"queued", batched + queued}, {"waiting", waiting}}}});
+  }
+
+  json queued_line(const std::string& path, TierIndex from, TierIndex to, std::uint64_t bytes,
+                   const char* why) const {
+    return {{"queued",
+             {{"path", path},
+              {"from", parts_.pool[from].name()},
+              {"to", parts_.pool[to].name()},
+              {"bytes", bytes},
+              {"why", why}}}};
+  }
+
+  // Moves that wait for something. Returns how many there are. One that is tried again is shown as
+  // running.
+  std::uint64_t send_pending(const Mover::Wanted& wanted, const json& request,
+                             const std::set<InodeId>& running) {
+    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+    const Mover& mover = parts_.migration.mover();
+    const auto most = request.value("most_pending", kAll);
+    // With a path, the limit is on what is shown, so all must be looked at.
+    const bool is_filtered = request.contains("path");
+    const std::size_t looked_at =
+        is_filtered || most > kAll - running.size() ? kAll : most + running.size();
+    std::uint64_t found = 0;
+    for (const Mover::Pending& each : mover.pending(looked_at)) {
+      const std::string path = each.move.paths.empty() ? "" : each.move.paths[0];
+      if (!wanted(each.move.id, path) || running.contains(each.move.id)) continue;
+      if (++found > most) continue;
+      const bool sent = send({{"pending",
+                               {{"path", path},
+                                {"to", parts_.pool[each.move.to].name()},
+                                {"why", each.why},
+                                {"since", each.since}}}});
+      if (!sent) break;
+    }
+    if (looked_at == kAll) return found;
+    const auto again = static_cast<std::uint64_t>(std::count_if(
+        running.begin(), running.end(), [&](InodeId id) { return mover.is_waiting(id); }));
+    const std::uint64_t all = mover.pending_count();
+    return std::max(found, all - std::min(again, all));
   }
 
   // Each move that ends from now on, and several times a second how much is left.

@@ -55,7 +55,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       attributes_(
           {pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_, budgets_}),
       names_({pool, store, table_, namespace_, tree_, descriptors_, times_, away_, attributes_,
-              pins_, engine_, budgets_}),
+              pins_, engine_, budgets_, [this](InodeId id) { file_is_gone(id); }}),
       files_({pool, kernel, table_, namespace_, tree_, descriptors_, attributes_, names_, pages_,
               accesses_, relocator_, engine_, budgets_, settings.small_file,
               [this](InodeId id) { file_is_free(id); }}),

@@ -20,14 +20,25 @@ Result<void> MoveRequests::request(const InodePtr& inode, TierIndex to, uid_t us
   move.paths.push_back(tree_.path_of(inode));
   move.from = inode->tier();
   if (move.from == to) {
-    const auto running = migration_->mover().running(move.id);
-    if (!running || running->to == to) {
-      migration_->mover().cancel(move.id);
-      return {};
-    }
-    move.from = running->to;  // it is about to leave, so it has to come back
+    const Mover::Withdrawal before = migration_->mover().withdraw(move.id);
+    if (before.what != Mover::Withdrawn::TooLate || before.to == to) return {};
+    move.from = before.to;  // it is leaving right now, so it has to come back
   }
   return migration_->request(std::move(move));
+}
+
+Result<void> MoveRequests::withdraw(const InodePtr& inode) {
+  if (!S_ISREG(inode->type)) return Error(EISDIR, "withdraw move");
+  if (migration_ == nullptr) return Error(EOPNOTSUPP, "withdraw move");
+  switch (migration_->mover().withdraw(inode->id()).what) {
+    case Mover::Withdrawn::Ended:
+      return {};
+    case Mover::Withdrawn::TooLate:
+      return Error(EALREADY, "withdraw move");
+    case Mover::Withdrawn::Nothing:
+      break;
+  }
+  return Error(ENODATA, "withdraw move");
 }
 
 Result<void> MoveRequests::promote(InodeId id, uid_t user) {

@@ -238,6 +238,7 @@ void Names::keep_open_after_unlink(const Located& victim) {
 
 void Names::last_name_gone(const Located& victim) {
   parts_.pool.twins().forget(victim.identity.id);
+  parts_.file_is_gone(victim.identity.id);
   if (const InodePtr file = parts_.table.find(victim)) file->is_gone = true;
 }
 

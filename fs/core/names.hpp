@@ -55,6 +55,7 @@ class Names {
     Pins& pins;
     EngineLink& engine;
     Budgets& budgets;
+    std::function<void(InodeId)> file_is_gone;  // called when a file loses its last name
   };
   explicit Names(const Parts& parts) : parts_(parts) {}
 

@@ -231,6 +231,7 @@ Result<std::unique_ptr<MovingFile>> Relocator::begin_move(Move& move) {
     if (opened.error().code != EBUSY || attempt == kLeaseAttempts) return opened.error();
     std::this_thread::sleep_for(kLeasePause);
   }
+  move.set_size(moving->before.st_size, moving->before.st_blocks);
   for (const std::string& path : SLUICE_TRY(all_names(move, *moving))) {
     const auto slash = path.rfind('/');
     moving->change.names.push_back(

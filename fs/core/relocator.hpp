@@ -65,9 +65,18 @@ class Relocator final : public MoveHost {
 
   // Moves everything from the tier that the mover does not move: directories, symlinks, special
   // files. Returns what is left: files that could not be moved.
+  struct Left {
+    InodeId id{};
+    std::string path;
+    std::uint64_t bytes = 0;
+    std::uint64_t links = 1;
+    std::string why;  // empty for a regular file, which the mover should have moved
+  };
   struct Remainder {
     std::uint64_t files = 0, bytes = 0;
+    std::vector<Left> first;  // at most kMostNamed of them
   };
+  static constexpr std::size_t kMostNamed = 10;
   Result<Remainder> vacate(TierIndex tier);
 
   // Retries the switches that were interrupted. Called every second, and before the unmount.

@@ -64,12 +64,24 @@ Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, 
       below.push_back(name);
       continue;
     }
+    std::string why;
     if (!S_ISREG(st.st_mode)) {
       ExclusiveLock lock(parts_.names.lock);
-      if (move_special(directory, name, from, to)) continue;
+      const auto moved = move_special(directory, name, from, to);
+      if (moved) continue;
+      why = moved.error().text();
     }
+    const std::uint64_t bytes = static_cast<std::uint64_t>(st.st_blocks) * 512;
     ++left.files;
-    left.bytes += static_cast<std::uint64_t>(st.st_blocks) * 512;
+    left.bytes += bytes;
+    if (left.first.size() == kMostNamed) continue;
+    const auto identity = from.identity_of(copy.get(), name.c_str());
+    const std::string above = parts_.tree.path_of(directory);
+    left.first.push_back({.id = identity ? identity->id : InodeId{},
+                          .path = (above == "/" ? "" : above) + "/" + name,
+                          .bytes = bytes,
+                          .links = st.st_nlink,
+                          .why = std::move(why)});
   }
   return {};
 }

@@ -138,6 +138,7 @@ Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name
     return {};
   }
   if (name == "hbm") return parts_.hbm.unpin(inode);
+  if (name == "tier") return parts_.moves.withdraw(inode);
   if (name != "pin") return Error(EPERM, "removexattr");
   SLUICE_TRY(parts_.attributes.remove_xattr(inode, kPinXattr));
   pin_changed(inode);

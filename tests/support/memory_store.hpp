@@ -196,6 +196,12 @@ class MemoryStore final : public Store {
     return {};
   }
 
+  Result<bool> has_request(InodeId id) const override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "read request");
+    return requests_.contains(id);
+  }
+
   Result<void> each_request(
       const std::function<bool(InodeId, const MoveRequest&)>& visit) const override {
     std::map<InodeId, MoveRequest> found;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <limits>
@@ -28,17 +29,20 @@ using std::chrono::steady_clock;
 
 constexpr HelpText kHelp{
     .usage = "sluice moves [--limit N] [--follow] [--json] [PATH]",
-    .options = R"(      --limit N     show the newest N moves and N waiting ones (20)
+    .options =
+        R"(      --limit N     show the newest N moves, and N of those that run, queue or wait (20)
       --follow      show moves as they end, and how much is left, until interrupted
       --json        one JSON object; its members are stable; with --follow one a line
       --color WHEN  auto (default), always, never
   -h, --help        short help (-h) or full help (--help)
 )",
     .details = R"(
-Shows the waiting moves, each with its reason, and then the newest moves that were
-made or failed, and the files that were deleted because their directory has a budget.
-Bursts of small moves are summed up in one line; --json has each of them. The daemon
-keeps records of the last 100,000 moves.
+Shows the moves that run, with what is copied so far; those that queue, in their order;
+and those that wait for something, such as a file that is open, each with its reason.
+Then come the newest moves that were made, failed or were cancelled, and the files that
+were deleted because their directory has a budget. Bursts of small moves are summed up
+in one line; --json has each of them. The daemon keeps records of the last 100,000
+moves.
 
 PATH is a mount, or a file or directory in it: then only its moves are shown, or those
 of everything below it. It may be gone, and it may be given as these lists show it. A
@@ -108,12 +112,63 @@ Json request_for(const View& view, Json request) {
   return request;
 }
 
+// On a terminal a time is short: there must be room for the path.
+std::string shown_time(const Style& style, std::int64_t time, std::int64_t now) {
+  const std::string full = format_time(time), today = format_time(now);
+  if (!style.is_terminal() || full.size() != today.size()) return full;
+  const auto same = [&](std::size_t length) {
+    return full.compare(0, length, today, 0, length) == 0;
+  };
+  return same(10) ? full.substr(11) : same(4) ? full.substr(5, 11) : full.substr(0, 10);
+}
+
+std::string tiers_text(const Style& style, const Json& move) {
+  return safe_name(style, text_of(move, "from") + " -> " + text_of(move, "to"));
+}
+
+std::string waited_text(const Json& move, std::int64_t now) {
+  const auto since = static_cast<std::int64_t>(number_of(move, "since"));
+  return format_duration(seconds(since > 0 && since < now ? now - since : 0));
+}
+
+const Table::Column kPathColumn{"PATH", Table::Align::Left, Table::Shorten::Middle};
+const Table::Column kWhyColumn{"WHY", Table::Align::Left, Table::Shorten::End};
+
+std::string running_table(const Style& style, const Json& running, std::int64_t now) {
+  using Align = Table::Align;
+  Table table({{"DONE", Align::Right},
+               {"COPIED", Align::Right},
+               {"SIZE", Align::Right},
+               {"FROM -> TO"},
+               {"FOR", Align::Right},
+               kPathColumn});
+  for (const auto& each : running) {
+    const auto total = number_of(each, "total");
+    const auto bytes = std::min(number_of(each, "bytes"), total);
+    const auto percent =
+        total > 0
+            ? static_cast<unsigned>(100.0 * static_cast<double>(bytes) / static_cast<double>(total))
+            : 0;
+    table.add({std::to_string(percent) + "%", format_size(bytes), format_size(total),
+               tiers_text(style, each), waited_text(each, now),
+               safe_name(style, text_of(each, "path"))});
+  }
+  return table.text(style);
+}
+
+std::string queue_table(const Style& style, const Json& queue) {
+  Table table({{"SIZE", Table::Align::Right}, {"FROM -> TO"}, {"WAITS FOR"}, kPathColumn});
+  for (const auto& each : queue) {
+    table.add({format_size(number_of(each, "bytes")), tiers_text(style, each),
+               safe_name(style, text_of(each, "why")), safe_name(style, text_of(each, "path"))});
+  }
+  return table.text(style);
+}
+
 std::string pending_table(const Style& style, const Json& pending, std::int64_t now) {
-  Table table({{"WAITING", Table::Align::Right}, {"TO"}, {"WHY"}, {"PATH"}});
+  Table table({{"WAITING", Table::Align::Right}, {"TO"}, kWhyColumn, kPathColumn});
   for (const auto& each : pending) {
-    const auto since = static_cast<std::int64_t>(number_of(each, "since"));
-    const auto waited = seconds(since > 0 && since < now ? now - since : 0);
-    table.add({format_duration(waited), safe_name(style, text_of(each, "to")),
+    table.add({waited_text(each, now), safe_name(style, text_of(each, "to")),
                safe_name(style, text_of(each, "why")), safe_name(style, text_of(each, "path"))});
   }
   return table.text(style);
@@ -133,12 +188,13 @@ std::string receipt_table(const Style& style, const std::vector<MoveRow>& rows,
                {"SIZE", Align::Right},
                {"TOOK", Align::Right},
                {"RESULT"},
-               {"WHY"},
-               {"PATH"}});
+               kWhyColumn,
+               kPathColumn});
+  const std::int64_t now = real_clock().seconds();
   std::uint64_t shown = 0;
   for (const MoveRow& row : rows) {
     if (++shown > limit) break;
-    table.add({format_time(row.time),
+    table.add({shown_time(style, row.time, now),
                safe_name(style, row.tiers),
                format_size(row.bytes),
                took_text(row.milliseconds),
@@ -220,56 +276,88 @@ int follow(const Style& style, const View& view, bool as_json) {
   return answer ? kDone : fail("moves", answer.error().text());
 }
 
-int list(const Style& style, const View& view, const Request& request) {
+// What the daemon says about the moves of a mount.
+struct Listing {
+  Json running = Json::array();
+  Json queue = Json::array();  // the first of those that queue
   Json pending = Json::array();
-  Json receipts = Json::array();
-  MoveSummary summary;
-  std::uint64_t waiting = 0;
+  Json receipts = Json::array();  // as they are, or
+  MoveSummary summary;            // summed up
+  std::uint64_t queued = 0, waiting = 0;
+};
+
+Result<Listing> listing_of(const View& view, const Request& request) {
+  Listing out;
   ControlListener listener;
   listener.line = [&](const Json& line) {
-    if (const Json& each = member_of(line, "pending"); each.is_object()) {
-      if (++waiting <= request.limit) pending.push_back(each);
+    const auto take = [&](const char* name, Json& into) {
+      if (const Json& each = member_of(line, name); each.is_object()) into.push_back(each);
+    };
+    take("running", out.running);
+    take("queued", out.queue);
+    take("pending", out.pending);
+    if (const Json& all = member_of(line, "unfinished"); all.is_object()) {
+      out.queued = number_of(all, "queued");
+      out.waiting = number_of(all, "waiting");
     }
-    if (const Json& each = member_of(line, "receipt"); each.is_object()) {
-      if (request.json) {
-        receipts.push_back(each);
-      } else {
-        summary.add(each);
-      }
+    if (request.json) {
+      take("receipt", out.receipts);
+    } else if (const Json& each = member_of(line, "receipt"); each.is_object()) {
+      out.summary.add(each);
     }
-    return summary.size() <= request.limit;
+    return out.summary.size() <= request.limit;
   };
   // A row may be thousands of moves.
   const std::uint64_t most = request.json || request.limit == 0
                                  ? request.limit
                                  : std::numeric_limits<std::uint32_t>::max();
-  const auto answer =
-      ask_daemon(view.mount, request_for(view, {{"verb", "moves"}, {"most", most}}), listener);
-  if (!answer) return fail("moves", answer.error().text());
+  const Json message = {{"verb", "moves"},
+                        {"most", most},
+                        {"most_queued", request.limit},
+                        {"most_pending", request.limit}};
+  const auto answer = ask_daemon(view.mount, request_for(view, message), listener);
+  if (!answer) return answer.error();
+  return out;
+}
 
-  if (request.json) {
-    const Json out = {
-        {"waiting", waiting}, {"pending", std::move(pending)}, {"receipts", std::move(receipts)}};
-    std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-    return kDone;
-  }
+void print_listing(const Style& style, const View& view, const Request& request,
+                   const Listing& listing) {
+  const std::int64_t now = real_clock().seconds();
   std::string out;
-  if (waiting > 0) {
-    out += style.paint(Color::Bold, format_files(waiting) + " waiting to move") + "\n" +
-           pending_table(style, pending, real_clock().seconds());
-    if (waiting > request.limit) {
-      out += style.paint(Color::Dim, "... and " + format_count(waiting - request.limit) + " more") +
-             "\n";
-    }
+  const auto add = [&](std::uint64_t files, const char* what, const std::string& table,
+                       std::size_t shown) {
+    if (files == 0) return;
+    out += style.paint(Color::Bold, format_files(files) + " " + what) + "\n" + table;
+    if (files > shown)
+      out += style.paint(Color::Dim, "... and " + format_count(files - shown) + " more") + "\n";
     out += "\n";
-  }
-  if (summary.size() > 0) {
-    out += receipt_table(style, summary.rows(), request.limit);
+  };
+  add(listing.running.size(), "moving", running_table(style, listing.running, now),
+      listing.running.size());
+  add(listing.queued, "queued", queue_table(style, listing.queue), listing.queue.size());
+  add(listing.waiting, "waiting to move", pending_table(style, listing.pending, now),
+      listing.pending.size());
+  if (listing.summary.size() > 0) {
+    out += receipt_table(style, listing.summary.rows(), request.limit);
   } else {
     out += view.path.empty() ? "nothing has moved yet\n"
                              : "nothing has moved at " + safe_name(style, view.path) + "\n";
   }
   std::fputs(out.c_str(), stdout);
+}
+
+int list(const Style& style, const View& view, const Request& request) {
+  auto listing = listing_of(view, request);
+  if (!listing) return fail("moves", listing.error().text());
+  if (!request.json) {
+    print_listing(style, view, request, *listing);
+    return kDone;
+  }
+  const Json out = {
+      {"running", std::move(listing->running)}, {"queued", listing->queued},
+      {"queue", std::move(listing->queue)},     {"waiting", listing->waiting},
+      {"pending", std::move(listing->pending)}, {"receipts", std::move(listing->receipts)}};
+  std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   return kDone;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <variant>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "tools/cli/tier_access.hpp"
 #include "tools/common/attributes.hpp"
 #include "tools/common/control_client.hpp"
+#include "tools/common/interrupt.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 
@@ -73,10 +75,10 @@ constexpr HelpText kDrainHelp{
 )",
     .details = R"(
 Moves every file off the tier and puts no new files there, so that the tier can be
-removed from the configuration. At the end it says that the tier is empty, or lists
-the files that are left and why, such as files that are open for writing. Run it again
-to move those. The tier gets no new files until --cancel, which also ends a drain that is
-running; files that it has moved stay where they are.
+removed from the configuration. At the end it says that the tier is empty, or which files
+are left and why, such as files that are open for writing, and what to do. The tier gets
+no new files until --cancel, also if this command is interrupted. --cancel also ends a
+drain that is running; files that it has moved stay where they are.
 
 A tier whose disk has failed cannot be emptied. With --lost the pool continues without
 it, and the next mount does not require it. Files of that tier that have a twin on
@@ -179,8 +181,6 @@ Examples:
 Exit status: 0 only root can enter them now, 1 failed, 2 wrong usage.
 )"};
 
-constexpr std::size_t kMostShown = 10;  // files left on a tier
-
 struct Request {
   std::string tier;
   std::string mount;
@@ -225,11 +225,11 @@ class PassView {
 
   void take_receipt(const Json& receipt) {
     const std::string result = text_of(receipt, "result");
-    if (result == "failed" || (result == "yielded" && verbose_)) {
+    if (result == "failed" || ((result == "yielded" || result == "cancelled") && verbose_)) {
       line_.clear();
       fail(verb_, log::escaped(text_of(receipt, "path")) + ": cannot move to " +
                       text_of(receipt, "to") + ": " + log::escaped(text_of(receipt, "reason")));
-    } else if (verbose_) {
+    } else if (verbose_ && result == "moved") {
       line_.clear();
       std::printf("%s -> %s  %s  %s\n", text_of(receipt, "from").c_str(),
                   text_of(receipt, "to").c_str(), format_size(number_of(receipt, "bytes")).c_str(),
@@ -263,18 +263,24 @@ std::string summary(const Json& last, steady_clock::duration took) {
   return text;
 }
 
-// Sends `message`, shows the pass that it starts, and prints the result.
+// Sends `message`, shows the pass that it starts, and prints the result. If Ctrl-C ends that, it
+// says `goes_on`.
 Result<ControlAnswer> make_pass(const Style& style, const Request& request, std::string_view verb,
-                                const Json& message) {
+                                const Json& message, const std::string& goes_on,
+                                const std::function<void(const Json& line)>& also = {}) {
   const auto began = steady_clock::now();
+  const Interrupt interrupt;
   PassView view(style, verb, request.verbose);
   ControlListener listener;
   listener.line = [&](const Json& line) {
     view.take(line);
+    if (also) also(line);
     return true;
   };
+  listener.tick = [&] { return !interrupt.came(); };
   auto answer = ask_daemon(request.mount, message, listener);
   view.end();
+  if (interrupt.came()) interrupt.end(std::string(verb), goes_on);
   if (answer) {
     std::puts(summary(answer->last, steady_clock::now() - began).c_str());
   }
@@ -294,7 +300,8 @@ int tier_run(int argc, char** argv) {
   if (!mount) return kFailed;
   request.mount = *mount;
 
-  const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}});
+  const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}},
+                                "the moves in progress are finished, and then the pass ends");
   if (!answer) return fail("tier run", answer.error().text());
   return number_of(answer->last, "failed") > 0 ? kFailed : kDone;
 }
@@ -323,22 +330,37 @@ int tier_resume(int argc, char** argv) {
   return pause_or_resume(argc, argv, kResumeHelp, "resume", "automatic migration continues");
 }
 
-// Prints the files that have not moved yet, each with the reason.
-void print_pending(const Style& style, const std::string& mount, std::uint64_t left) {
-  std::size_t shown = 0;
-  ControlListener listener;
-  listener.line = [&](const Json& line) {
-    const Json& pending = member_of(line, "pending");
-    if (pending.is_object() && shown < kMostShown) {
-      std::printf("  %s: %s\n", safe_name(style, text_of(pending, "path")).c_str(),
-                  safe_name(style, text_of(pending, "why")).c_str());
-      ++shown;
-    }
-    return shown < kMostShown;
-  };
-  // Best effort: the caller has reported that files are left.
-  static_cast<void>(ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener));
-  if (left > shown) std::puts("  see 'sluice moves' for the others");
+// What a drain has left on the tier.
+struct Leftovers {
+  std::vector<Json> first;
+  void take(const Json& line) {
+    if (const Json& left = member_of(line, "left"); left.is_object()) first.push_back(left);
+  }
+};
+
+// Says what a drain has left, why, and what to do.
+int report_leftovers(const Style& style, const std::string& tier, const Json& last,
+                     const Leftovers& leftovers) {
+  const auto left = number_of(last, "left");
+  bool is_full = false;
+  std::string list;
+  for (const Json& each : leftovers.first) {
+    is_full = is_full || flag_of(each, "full");
+    list += "  " + safe_name(style, text_of(each, "path")) + ": " +
+            safe_name(style, text_of(each, "why")) + "\n";
+  }
+  if (left > leftovers.first.size())
+    list += "  and " + format_count(left - leftovers.first.size()) + " more\n";
+  std::fflush(stdout);
+  fail("tier drain",
+       format_files(left) + ", " + format_size(number_of(last, "left_bytes")) + ", " +
+           (left == 1 ? "is" : "are") + " left on " + tier +
+           (is_full ? "; delete files on other tiers or add a tier ('sluice tier add'), then run "
+                      "it again, or give up ('sluice tier drain " +
+                          tier + " --cancel'):"
+                    : "; run it again when they can move:"));
+  std::fputs(list.c_str(), stdout);
+  return kFailed;
 }
 
 // Where the mount has the tier now; empty if it has none of that name.
@@ -389,6 +411,16 @@ ControlListener twin_printer(const Style& style) {
   return listener;
 }
 
+// What goes on if somebody stops waiting for a drain.
+std::string drain_goes_on(const Request& request) {
+  const auto status = mount_status(request.mount);
+  const bool is_automatic = status && flag_of(member_of(*status, "migration"), "automatic");
+  return "tier " + request.tier + " stays draining: it gets no new files" +
+         (is_automatic ? ", and later passes move the others off it" : "") +
+         ". Run it again to go on waiting; 'sluice tier drain " + request.tier +
+         " --cancel' ends the drain";
+}
+
 int tier_drain(int argc, char** argv) {
   Arguments arguments;
   Request request;
@@ -425,20 +457,15 @@ int tier_drain(int argc, char** argv) {
     std::fprintf(stderr, "tier %s is in use again\n", request.tier.c_str());
     return kDone;
   }
-  const auto answer = make_pass(*style, request, "tier drain", message);
+  Leftovers leftovers;
+  const auto answer = make_pass(*style, request, "tier drain", message, drain_goes_on(request),
+                                [&](const Json& line) { leftovers.take(line); });
   if (!answer) return fail("tier drain", answer.error().text());
   if (flag_of(answer->last, "empty")) {
     print_removal_steps(*mount, request.tier, "empty");
     return kDone;
   }
-  const auto left = number_of(answer->last, "left");
-  std::fflush(stdout);
-  fail("tier drain", format_files(left) + ", " +
-                         format_size(number_of(answer->last, "left_bytes")) + ", " +
-                         (left == 1 ? "is" : "are") + " left on " + request.tier +
-                         "; run it again when they can move:");
-  print_pending(*style, *mount, left);
-  return kFailed;
+  return report_leftovers(*style, request.tier, answer->last, leftovers);
 }
 
 // A tier as the user gave it.

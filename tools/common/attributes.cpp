@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -182,7 +183,12 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
   while (const FTSENT* entry = ::fts_read(walk.get())) {
     switch (entry->fts_info) {
       case FTS_F:
-        found({entry->fts_path, static_cast<std::uint64_t>(entry->fts_statp->st_size)});
+        found({.path = entry->fts_path,
+               .bytes = static_cast<std::uint64_t>(
+                   std::min<off_t>(entry->fts_statp->st_size, entry->fts_statp->st_blocks * 512)),
+               .device = entry->fts_statp->st_dev,
+               .inode = entry->fts_statp->st_ino,
+               .links = entry->fts_statp->st_nlink});
         break;
       case FTS_DNR:
       case FTS_ERR:

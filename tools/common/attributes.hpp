@@ -41,7 +41,8 @@ std::string describe_attribute_error(const Error& error, const Target& target,
 
 struct FoundFile {
   std::string path;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // of data: a sparse file has fewer than its size
+  std::uint64_t device = 0, inode = 0, links = 1;
 };
 // Calls `found` for `path` if it is a regular file, or for all those below it if it is a directory,
 // without following links or leaving the mount. `problem` is called for what can't be read,

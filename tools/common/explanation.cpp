@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "metadata/store.hpp"
 #include "tiering/worth.hpp"
 #include "tools/common/mount_status.hpp"
 
@@ -204,10 +205,11 @@ class Writer {
     std::string label = "moved";
     for (const Json& each : moves) {
       const std::string reason = text_of(each, "reason");
+      const double code = real_of(each, "code");
       line(std::exchange(label, ""),
            format_time(static_cast<std::int64_t>(number_of(each, "time"))) + " " +
                text_of(each, "from") + " -> " + text_of(each, "to") +
-               (real_of(each, "code") != 0 ? ", failed" : "") +
+               (code != 0 && code != kWithdrawn ? ", failed" : "") +
                (reason.empty() ? "" : ": " + reason));
     }
   }

@@ -18,7 +18,7 @@ struct MoveRow {
   std::string tiers;               // "ssd -> nvme"; one tier if a file was deleted
   std::uint64_t bytes = 0;         // of all
   std::uint64_t milliseconds = 0;  // from the first to the last of several
-  std::string result;              // "moved", "failed", "yielded", "deleted"
+  std::string result;              // "moved", "failed", "yielded", "cancelled", "deleted"
   std::string reason;              // empty if those of several differ
   std::string path;                // of several: the directory that they have in common
 };

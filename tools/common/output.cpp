@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <limits>
 
 #include "base/log.hpp"
 #include "tools/common/text_width.hpp"
@@ -59,24 +60,60 @@ std::string Style::paint(Color color, const std::string& text) const {
   return escape_code(color) + text + "\033[0m";
 }
 
-std::string Table::text(const Style& style) const {
-  std::vector<std::size_t> widths;
+std::vector<std::size_t> Table::widths(std::size_t columns) const {
+  constexpr std::size_t kNarrowest = 8;
+  constexpr std::size_t kGap = 2;
+  std::vector<std::size_t> out;
+  std::size_t all = 0;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
-    widths.push_back(display_width(columns_[i].header));
+    out.push_back(display_width(columns_[i].header));
     for (const auto& row : rows_) {
       const bool runs_on = i + 1 == row.size() && row.size() < columns_.size();
-      if (i < row.size() && !runs_on) {
-        widths[i] = std::max(widths[i], display_width(row[i].text));
-      }
+      if (i < row.size() && !runs_on) out[i] = std::max(out[i], display_width(row[i].text));
     }
+    all += out[i] + (i > 0 ? kGap : 0);
   }
+  // The widest column gives first.
+  for (; all > columns; --all) {
+    std::size_t* widest = nullptr;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (columns_[i].shorten == Shorten::Never || out[i] <= kNarrowest) continue;
+      if (widest == nullptr || out[i] > *widest) widest = &out[i];
+    }
+    if (widest == nullptr) break;
+    --*widest;
+  }
+  return out;
+}
+
+std::string Table::shortened(std::size_t column, const std::string& text, std::size_t width) const {
+  switch (columns_[column].shorten) {
+    case Shorten::Never:
+      return text;
+    case Shorten::Middle:
+      return cut_middle(text, width);
+    case Shorten::End:
+      break;
+  }
+  return display_width(text) <= width ? text : cut_to(text, width - 3) + "...";
+}
+
+std::string Table::text(const Style& style) const {
+  const auto size = style.is_terminal() ? terminal_size(STDOUT_FILENO) : std::nullopt;
+  return text(style, size ? size->columns : std::numeric_limits<std::size_t>::max());
+}
+
+std::string Table::text(const Style& style, std::size_t columns) const {
+  const std::vector<std::size_t> widths = this->widths(columns);
   std::string out;
   const auto append_row = [&](const std::vector<Cell>& row) {
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::size_t width = display_width(row[i].text);
-      const std::string padding(widths[i] > width ? widths[i] - width : 0, ' ');
-      const std::string cell = style.paint(row[i].color, row[i].text);
       const bool is_last = i + 1 == row.size();
+      const bool runs_on = is_last && row.size() < columns_.size();
+      const std::string text = runs_on ? row[i].text : shortened(i, row[i].text, widths[i]);
+      const std::size_t width = display_width(text);
+      const std::string padding(widths[i] > width ? widths[i] - width : 0, ' ');
+      const std::string cell = style.paint(row[i].color, text);
       if (columns_[i].align == Align::Right && (!is_last || row.size() == columns_.size())) {
         out += padding + cell;
       } else {

@@ -37,13 +37,16 @@ class Style {
   bool has_color_;
 };
 
-// Lines of cells under a header, each column as wide as its widest cell.
+// Lines of cells under a header, each column as wide as its widest cell. On a terminal that is too
+// narrow for that, the cells of columns that allow it are shortened.
 class Table {
  public:
   enum class Align { Left, Right };
+  enum class Shorten { Never, Middle, End };
   struct Column {
     std::string header;
     Align align = Align::Left;
+    Shorten shorten = Shorten::Never;
   };
   struct Cell {
     // NOLINTNEXTLINE(google-explicit-constructor): a cell is a text, sometimes with a colour.
@@ -58,8 +61,13 @@ class Table {
   // In a row shorter than the header, the last cell may be wider than its column.
   void add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   std::string text(const Style& style) const;
+  // For a terminal of so many columns. REQUIRES: the texts are results of printable().
+  std::string text(const Style& style, std::size_t columns) const;
 
  private:
+  std::vector<std::size_t> widths(std::size_t columns) const;
+  std::string shortened(std::size_t column, const std::string& text, std::size_t width) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };

@@ -87,6 +87,14 @@ std::string cut_front(std::string_view text, std::size_t width) {
   return std::string(kMore).append(text);
 }
 
+std::string cut_middle(std::string_view text, std::size_t width) {
+  constexpr std::string_view kMore = "...";
+  if (display_width(text) <= width) return std::string(text);
+  // A third for the beginning: the end tells more of a path.
+  const std::string begin = cut_to(text, width > kMore.size() ? (width - kMore.size()) / 3 : 0);
+  return begin + cut_front(text.substr(begin.size()), width - display_width(begin));
+}
+
 std::string fitted(std::string_view text, std::size_t width) {
   std::string out = cut_to(text, width);
   out.append(width - display_width(out), ' ');

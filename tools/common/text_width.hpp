@@ -17,6 +17,8 @@ std::size_t display_width(std::string_view text);
 std::string cut_to(std::string_view text, std::size_t width);
 // `text` if it fits; otherwise "..." and its end, the most telling part of a path.
 std::string cut_front(std::string_view text, std::size_t width);
+// `text` if it fits; otherwise its beginning and its end with "..." between them.
+std::string cut_middle(std::string_view text, std::size_t width);
 // `text` with blanks up to `width` columns, cut if it is longer.
 std::string fitted(std::string_view text, std::size_t width);
 

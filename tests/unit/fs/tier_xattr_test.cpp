@@ -32,6 +32,56 @@ TEST_F(TierXattrTest, SettingTheCurrentTierChangesNothing) {
   EXPECT_EQ(where("f"), "a");
 }
 
+TEST_F(TierXattrTest, RemovingTheTierWithdrawsTheMove) {
+  dir_.make_file("a/f", "content");
+  migrate();
+  const InodeId id = id_of("f");
+  const auto remove = [&] {
+    const auto removed = fs_->xattrs().remove(id, "user.sluice.tier", {});
+    return removed ? 0 : removed.error().code;
+  };
+  EXPECT_EQ(remove(), ENODATA);
+  open_file(id, O_RDWR);
+  ASSERT_EQ(set_xattr("f", "user.sluice.tier", "b"), 0);
+  ASSERT_TRUE(eventually([&] { return fs_->migration()->mover().is_waiting(id); }));
+  EXPECT_EQ(remove(), 0);
+  EXPECT_EQ(remove(), ENODATA);
+  fs_->files().release(id, O_RDWR);
+  fs_->migration()->mover().wait_idle([] { return false; });
+  EXPECT_EQ(where("f"), "a");
+}
+
+TEST_F(TierXattrTest, AFileThatIsDeletedHasNoMoveAnyMore) {
+  for (const char* name : {"f", "kept", "name"}) dir_.make_file(std::string("a/") + name, "x");
+  dir_.make_file("a/new", "x");
+  migrate();
+  Mover& mover = fs_->migration()->mover();
+  const InodeId f = id_of("f"), kept = id_of("kept"), replaced = id_of("name");
+  id_of("new");  // a rename needs names that the kernel has looked up
+  for (const InodeId id : {f, kept, replaced}) open_file(id, O_RDWR);
+  for (const char* name : {"f", "kept", "name"})
+    ASSERT_EQ(set_xattr(name, "user.sluice.tier", "b"), 0);
+  for (const InodeId id : {f, kept, replaced})
+    ASSERT_TRUE(eventually([&] { return mover.is_waiting(id); }));
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+  ASSERT_TRUE(fs_->names().rename(kRootId, "new", kRootId, "name", 0));
+  EXPECT_FALSE(mover.is_waiting(f));
+  EXPECT_FALSE(mover.is_waiting(replaced));
+  EXPECT_TRUE(mover.is_waiting(kept));
+  EXPECT_FALSE(*store_.has_request(f));
+  EXPECT_TRUE(*store_.has_request(kept));
+  for (const InodeId id : {f, kept, replaced}) fs_->files().release(id, O_RDWR);
+}
+
+TEST_F(TierXattrTest, ADirectoryHasNoMoveToWithdraw) {
+  dir_.make_file("a/d/f", "content");
+  const auto remove = [&](const char* path) {
+    return fs_->xattrs().remove(id_of(path), "user.sluice.tier", {});
+  };
+  EXPECT_TRUE(failed_with(remove("d"), EISDIR));
+  EXPECT_TRUE(failed_with(remove("d/f"), EOPNOTSUPP)) << "without migration";
+}
+
 TEST_F(TierXattrTest, AnUnknownTierIsRefused) {
   dir_.make_file("a/f", "content");
   migrate();
@@ -234,7 +284,6 @@ TEST_F(TierXattrTest, OtherVirtualXattrsCannotBeSetOrRemoved) {
     EXPECT_EQ(set_xattr("f", full.c_str(), "x"), EPERM) << name;
     EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), full.c_str(), {}), EPERM)) << name;
   }
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.tier", {}), EPERM));
 }
 
 }  // namespace

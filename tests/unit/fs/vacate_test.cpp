@@ -106,6 +106,13 @@ TEST_F(VacateTest, CountsTheFilesThatAreLeft) {
   const Relocator::Remainder left = vacate(kB);
   EXPECT_EQ(left.files, 2u);
   EXPECT_GE(left.bytes, 10'000u);
+  ASSERT_EQ(left.first.size(), 2u);
+  const auto& [f, g] = left.first[0].path == "/g" ? std::pair(left.first[1], left.first[0])
+                                                  : std::pair(left.first[0], left.first[1]);
+  EXPECT_EQ(f.path, "/d/f");
+  EXPECT_EQ(f.id, id_of("d/f"));
+  EXPECT_EQ(f.why, "");
+  EXPECT_EQ(g.path, "/g");
   EXPECT_EQ(where("d/f"), "b");
 }
 
@@ -135,7 +142,11 @@ TEST_F(VacateTest, NeedsAnotherTier) {
 TEST_F(VacateTest, ASymlinkStaysIfItsNameIsTakenOnTheOtherTier) {
   ASSERT_EQ(::symlink("hidden", at("b", "link").c_str()), 0);
   ASSERT_EQ(::symlink("shown", at("a", "link").c_str()), 0);
-  EXPECT_EQ(vacate(kB).files, 1u);
+  const Relocator::Remainder left = vacate(kB);
+  EXPECT_EQ(left.files, 1u);
+  ASSERT_EQ(left.first.size(), 1u);
+  EXPECT_EQ(left.first[0].path, "/link");
+  EXPECT_NE(left.first[0].why.find("another file has its name"), std::string::npos);
   EXPECT_EQ(*fs_->names().readlink(id_of("link")), "shown");
   EXPECT_EQ(where("link"), "ab");
   EXPECT_TRUE(test::names_in(at("a", ".sluice/tmp")).empty());

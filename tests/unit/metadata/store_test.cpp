@@ -268,7 +268,9 @@ TYPED_TEST(StoreTest, LaterRequestsReplaceTheEarlierUntilForgotten) {
   ASSERT_TRUE(this->store_->keep_requests({{kOther, second}, {kFile, first}}));
   ASSERT_TRUE(this->store_->keep_requests({{kFile, third}}));
   EXPECT_EQ(stored(), (Requests{{kFile, third}, {kOther, second}}));
+  EXPECT_TRUE(*this->store_->has_request(kFile));
   ASSERT_TRUE(this->store_->forget_requests({kFile, InodeId{99}}));
+  EXPECT_FALSE(*this->store_->has_request(kFile));
   EXPECT_EQ(stored(), (Requests{{kOther, second}}));
 }
 

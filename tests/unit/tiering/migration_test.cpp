@@ -261,7 +261,7 @@ TEST_F(MigrationTest, AListenerCanStopAPass) {
   for (int i = 0; i < 5; ++i) make("c/f" + std::to_string(i), 100);
   start();
   Migration::Listener listener;
-  listener.moves = [](const Mover::Progress&, std::uint64_t, std::uint64_t) { return false; };
+  listener.moves = [](const Mover::Tally&) { return false; };
   migration_->mover().pause();
   ASSERT_TRUE(migration_->run(listener));
   EXPECT_EQ(migration_->mover().progress().queued, 0u);
@@ -274,9 +274,10 @@ TEST_F(MigrationTest, AListenerGetsTheTotals) {
   start();
   std::uint64_t files = 0, bytes = 0;
   Migration::Listener listener;
-  listener.moves = [&](const Mover::Progress&, std::uint64_t total, std::uint64_t total_bytes) {
-    files = total;
-    bytes = total_bytes;
+  listener.moves = [&](const Mover::Tally& now) {
+    files = now.files;
+    bytes = now.bytes;
+    EXPECT_LE(now.done_bytes, now.bytes);
     return true;
   };
   ASSERT_TRUE(migration_->run(listener));

@@ -42,6 +42,9 @@ class FakeHost final : public MoveHost {
   // Called by the mover's threads for every piece that they copied or verified.
   std::function<void(const std::string& path)> on_piece;
 
+  // Called when switch_files() begins.
+  std::function<void()> on_switch;
+
   // The paths whose moves began, in order.
   std::vector<std::string> begun() const {
     const MutexLock lock(mutex_);
@@ -74,6 +77,7 @@ class FakeHost final : public MoveHost {
 
   std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) override {
     std::vector<Result<void>> outcomes;
+    if (on_switch) on_switch();
     {
       const MutexLock lock(mutex_);
       batches_.push_back(copies.size());

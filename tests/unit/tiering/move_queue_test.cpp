@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -129,6 +130,32 @@ TEST_F(MoveQueueTest, MovesWithAListenerCanBeRemoved) {
   EXPECT_TRUE(queue_.erase_reported());
   EXPECT_FALSE(queue_.erase_reported());
   EXPECT_EQ(take_all(), Ids{1});
+}
+
+TEST_F(MoveQueueTest, AVisitInPiecesSeesAllMovesInTheirOrder) {
+  plan(1, 2);
+  plan(2, 1);
+  plan(3, 2);
+  ask(4, 1000);
+  ask(5, 1000);
+  ask(6, 1001);
+  Ids seen;
+  std::optional<MoveQueue::Key> after;
+  const auto visit_two = [&] {
+    std::size_t left = 2;
+    return queue_.visit(after, [&](const Move& move) {
+      seen.push_back(to_number(move.id));
+      return --left > 0;
+    });
+  };
+  EXPECT_TRUE(visit_two());
+  EXPECT_TRUE(visit_two());
+  queue_.erase(InodeId{2});  // what is gone or new in between does no harm
+  plan(7);
+  EXPECT_TRUE(visit_two());
+  EXPECT_FALSE(visit_two());
+  EXPECT_EQ(seen, (Ids{4, 6, 5, 1, 3, 7}));
+  EXPECT_EQ(take_all(), seen);
 }
 
 // This took seconds when each operation searched all moves.

@@ -322,6 +322,42 @@ TEST_F(MoverTest, ReportsTheEndOfEachMoveToItsListener) {
   EXPECT_EQ(told["/g"], std::pair(EBUSY, true));
 }
 
+TEST_F(MoverTest, ATallyHasNoMovesOfOthers) {
+  const Move f = make("/f", "x"), g = make("/g", std::string(3 * kMiB, 'x')), h = make("/h", "x");
+  host_->refuse("/h", EIO);
+  start().pause();
+  const auto number = mover_->add({f, h}, Mover::Where::Back, [](const Receipt&, bool) {});
+  add({g});
+  EXPECT_EQ(mover_->tally(number).bytes, f.size() + h.size());
+  mover_->resume();
+  finish();
+  const Mover::Tally tally = mover_->tally(number);
+  EXPECT_EQ(tally.files, 2u);
+  EXPECT_EQ(tally.moved, 1u);
+  EXPECT_EQ(tally.failed, 1u);
+  EXPECT_EQ(tally.done_bytes, f.size());
+  EXPECT_EQ(tally.moved_bytes, 1u);
+}
+
+TEST_F(MoverTest, NoMoreIsCopiedThanThereIsIfAFileHasGrown) {
+  Move f = make("/f", std::string(9 * kMiB, 'x'));
+  f.bytes = 8;
+  f.slack = 0;
+  bool is_right = true;
+  host_->on_piece = [&](const std::string&) {
+    const auto tally = mover_->tally(1);
+    const auto running = mover_->running(f.id);
+    is_right = is_right && tally.done_bytes <= tally.bytes && running->copied <= running->bytes;
+  };
+  start();
+  const auto number = mover_->add({f}, Mover::Where::Back, [](const Receipt&, bool) {});
+  ASSERT_EQ(number, 1u);
+  finish();
+  EXPECT_TRUE(is_right);
+  EXPECT_EQ(mover_->tally(number).bytes, 9 * kMiB);
+  EXPECT_EQ(mover_->tally(number).done_bytes, 9 * kMiB);
+}
+
 TEST_F(MoverTest, WithdrawingWaitsForAReportInProgress) {
   std::promise<void> begun, go_on;
   std::atomic<bool> over{false};

@@ -29,6 +29,14 @@ TEST(CutTest, CutFrontKeepsTheEndOfAPath) {
   EXPECT_EQ(cut_front("/longer", 0), "");
 }
 
+TEST(CutTest, CutMiddleKeepsBothEndsOfAPath) {
+  EXPECT_EQ(cut_middle("/short", 6), "/short");
+  EXPECT_EQ(cut_middle("/models/llama/weights.bin", 20), "/mode.../weights.bin");
+  EXPECT_EQ(display_width(cut_middle("/models/llama/weights.bin", 20)), 20u);
+  EXPECT_EQ(cut_middle("/日本語/日本語", 10), "/...日本語");
+  EXPECT_EQ(cut_middle("/longer", 2), "..");
+}
+
 TEST(CutTest, FittedTakesExactlyItsWidth) {
   EXPECT_EQ(fitted("ab", 4), "ab  ");
   EXPECT_EQ(fitted("abcdef", 4), "abcd");
