@@ -14,7 +14,7 @@
 //
 // The generation bits make sure that a reused inode number does not give a new file the identity of
 // a file that was moved away. A copy of a file or directory whose identity is not its natural one
-// stores it in the xattr trusted.sluice.id. See docs/architecture.md, "Identity".
+// stores it in the xattr trusted.sluice.id. See docs/life-of-a-lookup.md, "Identity".
 // Threads: plain values and pure functions.
 #pragma once
 

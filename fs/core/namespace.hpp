@@ -3,8 +3,8 @@
 // names, the number of running moves, and a counter that shows a lookup that a move ran at the same
 // time.
 //
-// Threads: thread-safe. Lock order: `lock` is the first of all locks of the core; see
-// docs/architecture.md.
+// Threads: thread-safe. Lock order: only Filesystem::presence_ and OpenFile::moving come before
+// `lock`; see docs/architecture.md.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ enum class NamesLock { Free, Held, HeldWithCopies };
 
 class Namespace {
  public:
-  // Operations that change names lock it shared. The switch of a move locks it exclusively.
+  // Operations that change names lock it shared. Before a move switches, it locks this exclusively
+  // for a moment, and so waits for operations that began before they could know of the move.
   SharedMutex lock;
 
   // Counts the running moves. If there are none, operations on names need not look for one.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the documents: files in backticks, targets of links and functions in the architecture exist; README has at most
-# 150 lines; no line of README or docs is longer than 120 columns; the glossary has at most 20 words.
+# Checks the documents: files in backticks, targets of links and functions in docs/architecture.md and docs/life-*.md exist;
+# README has at most 150 lines; no line of README or docs is longer than 120 columns; the glossary has at most 20 words.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 shopt -s nullglob
@@ -23,8 +23,9 @@ done
 # Only the last part of a name is searched: `Engine::Parts::choose` is choose().
 while read -r name; do
   count=$((count + 1))
-  grep -rqw --include='*.[ch]pp' -e "${name##*::}" base metadata tiering gpu fs client || report "docs/architecture.md names $name, which does not exist"
-done < <(grep -oE '`[A-Za-z]+(::[A-Za-z_]+)+' docs/architecture.md | cut -c 2- | grep -v NAME | sort -u)
+  grep -rqw --include='*.[ch]pp' -e "${name##*::}" base metadata tiering gpu fs client ||
+    report "docs/architecture.md or docs/life-*.md names $name, which does not exist"
+done < <(grep -ohE '`[A-Za-z]+(::[A-Za-z_]+)+' docs/architecture.md docs/life-*.md | cut -c 2- | grep -v NAME | sort -u)
 # Anchors of links: GitHub makes them from the headings.
 anchors() { sed '/^ *```/,/^ *```/d' "$1" | sed -n 's/^##* //p' | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'; }
 for document in "${documents[@]}"; do
