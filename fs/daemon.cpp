@@ -233,6 +233,11 @@ class Daemon {
   }
 
   Result<void> request_restart() {
+    if (!Session::kernel_resends()) {
+      return Error{ENOTSUP, "restart",
+                   "this kernel ends a mount with its daemon (Linux 6.9 and later do not); unmount "
+                   "it and mount it again"};
+    }
     if (keeper_ != nullptr) return keeper_->request_restart();
     return Error{ENOTSUP, "restart",
                  "the mount has no keeper (debug option keeper); unmount it and mount it again"};
@@ -421,7 +426,7 @@ class Daemon {
                        " already; give the new one another name, or, if the disk of " + name +
                        " is dead, 'sluice tier replace " + text + "' puts this one in its place"};
     }
-    SLUICE_TRY(check_new_tier(probe, name, options_.mountpoint));
+    SLUICE_TRY(check_new_tier(probe, name, options_.mountpoint, state_));
     const auto added = filesystem_->add_tier(tier_settings(probe).back());
     if (pool_->by_name(name) != nullptr) {
       handover_->add_tier(name, text);
@@ -437,7 +442,7 @@ class Daemon {
     const std::string name = text.substr(0, text.find('='));
     const auto given = std::find_if(probe.tiers.begin(), probe.tiers.end(),
                                     [&](const TierOptions& tier) { return tier.name == name; });
-    SLUICE_TRY(check_new_tier(probe, name, options_.mountpoint));
+    SLUICE_TRY(check_new_tier(probe, name, options_.mountpoint, state_));
     const auto replaced = filesystem_->replace_tier(
         tier_settings(probe)[static_cast<std::size_t>(given - probe.tiers.begin())]);
     const Tier* const tier = pool_->by_name(name);

@@ -542,8 +542,13 @@ bool Pool::is_lost(unsigned slot) const {
 
 Result<void> Pool::set_retired(TierIndex index, bool retired) {
   MutexLock lock(roster_mutex_);
-  roster_[(*this)[index].name()].retired = retired;
-  return tell_all();
+  bool& is_retired = roster_[(*this)[index].name()].retired;
+  // A full disk has no room for another marker: a drain of it can be cancelled all the same.
+  if (is_retired == retired) return {};
+  is_retired = retired;
+  const auto told = tell_all();
+  if (!told) is_retired = !retired;  // the next attempt writes again
+  return told;
 }
 
 void Pool::welcome_back() {

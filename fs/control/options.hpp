@@ -172,9 +172,10 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options);
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
 // Checks that the tier `name`, which a running mount shall get at `mount`, is apart from the other
-// tiers and from the mount: not inside, and does not contain them.
+// tiers, those of other pools, the mount and its state directory: not inside, and does not contain
+// them.
 Result<void> check_new_tier(const MountOptions& options, const std::string& name,
-                            const std::string& mount);
+                            const std::string& mount, const std::string& state);
 
 // The allowed word that is closest to `word`, if one is close enough.
 std::optional<std::string_view> closest_word(std::string_view word,

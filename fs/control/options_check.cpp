@@ -229,6 +229,28 @@ Result<void> check_outside_mounts(const TierOptions& tier, const std::string& mo
   return {};
 }
 
+// The other pool would show the files of this one, and move them away.
+Result<void> check_outside_pools(const TierOptions& tier) {
+  const std::string path = real_path(tier.path);
+  for (std::string above = parent_path(path); above != "/"; above = parent_path(above)) {
+    if (::access((above + "/.sluice/tier.json").c_str(), F_OK) < 0) continue;
+    return unusable(EINVAL,
+                    "tier " + tier.name + ": " + log::escaped(tier.path) +
+                        " is inside a tier of a pool (" + log::escaped(above) +
+                        "); give a directory outside of it, or, if that pool is not used any more, "
+                        "remove " +
+                        log::escaped(above) + "/.sluice");
+  }
+  return {};
+}
+
+// Its database would be visible to users of the mount, which shows everything but .sluice.
+Result<void> check_state(const std::string& state, const TierOptions& tier,
+                         std::string_view advice) {
+  if (is_inside(tier.path + "/.sluice", state)) return {};
+  return check_apart("state directory", state, "tier " + tier.name, tier.path, advice);
+}
+
 Result<void> check_mountpoint(const std::string& path, Directories directories) {
   const std::string who = "mount point " + log::escaped(path);
   struct stat status {};
@@ -373,7 +395,7 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options) {
 }
 
 Result<void> check_new_tier(const MountOptions& options, const std::string& name,
-                            const std::string& mount) {
+                            const std::string& mount, const std::string& state) {
   const TierOptions& tier = options.tiers[tier_named(options.tiers, name)];
   const std::string who = "tier " + tier.name;
   SLUICE_TRY(check_outside_mounts(tier, mount));
@@ -384,7 +406,8 @@ Result<void> check_new_tier(const MountOptions& options, const std::string& name
     SLUICE_TRY(check_apart(who, tier.path, other_who, other.path, kOwn));
     SLUICE_TRY(check_apart(other_who, other.path, who, tier.path, kOwn));
   }
-  return {};
+  SLUICE_TRY(check_outside_pools(tier));
+  return check_state(state, tier, "give a directory that does not contain it");
 }
 
 Result<void> check_tiers(const MountOptions& options, Directories directories) {
@@ -407,17 +430,14 @@ Result<void> check_tiers(const MountOptions& options, Directories directories) {
       SLUICE_TRY(check_apart(who, tier.path, other_who, other.path, kOwn));
       SLUICE_TRY(check_apart(other_who, other.path, who, tier.path, kOwn));
     }
+    SLUICE_TRY(check_outside_pools(tier));
   }
   if (has_mountpoint) SLUICE_TRY(check_empty(options));
   if (options.state.empty()) return {};
   const std::string who = "state directory";
   constexpr std::string_view kElsewhere = "choose a --state outside it";
   SLUICE_TRY(check_apart(who, options.state, "the mount point", options.mountpoint, kElsewhere));
-  for (const auto& tier : options.tiers) {
-    // The mount does not show .sluice. Anywhere else the database would be visible to users.
-    if (is_inside(tier.path + "/.sluice", options.state)) continue;
-    SLUICE_TRY(check_apart(who, options.state, "tier " + tier.name, tier.path, kElsewhere));
-  }
+  for (const auto& tier : options.tiers) SLUICE_TRY(check_state(options.state, tier, kElsewhere));
   return {};
 }
 

@@ -159,6 +159,28 @@ TEST_F(TierPlacesTest, NotInTheMountOfAnotherPool) {
   if (said.ok()) sluice({"umount", third.mountpoint});
 }
 
+TEST_F(TierPlacesTest, NotInATierOfAnotherPool) {
+  const Mount other(Pool{{"a=" + base_.make_dir("a")},
+                         base_.make_dir("state2"),
+                         base_.make_dir("mnt2"),
+                         {"--no-migrate"}});
+  const std::string inner = base_.make_dir("a/d/inner");
+  expect_not_added(inner, "is inside a tier of a pool (" + base_ / "a" + ")");
+  const std::string point = base_.make_dir("mnt3");
+  const CommandResult said = sluice({"mount", "--tier", "b=" + inner, point});
+  EXPECT_EQ(said.exit_code, 1);
+  if (said.ok()) sluice({"umount", point});
+  EXPECT_NE(said.err.find("is inside a tier of a pool"), std::string::npos) << said.err;
+  EXPECT_EQ(said.err.find("tier close"), std::string::npos) << said.err;
+  EXPECT_EQ(names_in(inner), std::vector<std::string>{});
+}
+
+// The database would be visible in the mount.
+TEST_F(TierPlacesTest, NotTheStateDirectory) {
+  expect_not_added(base_ / "state", "state directory");
+  EXPECT_FALSE(exists(base_ / "state/.sluice"));
+}
+
 TEST_F(TierPlacesTest, AReplacementHasTheSameRules) {
   const auto replace = [&](const std::string& path, const std::string& word) {
     const CommandResult said = sluice({"tier", "replace", "slow=" + path, pool_->path()});

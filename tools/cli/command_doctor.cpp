@@ -232,17 +232,19 @@ std::vector<Check> state_checks(const Json& tier) {
 std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
                                     const Json& status) {
   std::vector<Section> sections{{"mount " + text_of(status, "mountpoint"), {}}};
+  const auto release = machine.text("/proc/sys/kernel/osrelease").value_or("");
+  const bool is_old = parse_kernel(release) < KernelVersion{6, 9};
   for (const auto& [name, feature] : member_of(status, "features").items()) {
     const bool on = flag_of(feature, "on");
     const std::string why = text_of(feature, "why");
     const bool unwanted = why.starts_with("turned off");
-    const bool is_keeper = name == "keeper";
+    const bool has_died = name == "keeper" && !is_old;
     sections[0].checks.push_back(
         {on ? Verdict::Ok : Verdict::Warn, name, why.empty() ? (on ? "in use" : "not in use") : why,
-         on          ? ""
-         : unwanted  ? "set " + name + " = true in [debug], then mount again"
-         : is_keeper ? "unmount, then mount again"
-                     : "see the kernel lines above, then mount again"});
+         on         ? ""
+         : unwanted ? "set " + name + " = true in [debug], then mount again"
+         : has_died ? "unmount, then mount again"
+                    : "see the kernel lines above, then mount again"});
   }
   std::vector<std::string> paths;
   for (const auto& tier : member_of(status, "tiers")) paths.push_back(text_of(tier, "path"));

@@ -318,6 +318,15 @@ std::string describe_death(pid_t child) {
   return describe_end(status);
 }
 
+// Only once the pool is mounted: a directory that is refused as a tier need not be closed.
+void warn_of_open_tiers(const MountOptions& options) {
+  std::vector<NamedTier> tiers;
+  for (const auto& tier : options.tiers) tiers.push_back({tier.name, tier.path});
+  if (const std::string warning = open_tiers_warning(tiers); !warning.empty()) {
+    std::fprintf(stderr, "sluice: mount: warning: %s\n", warning.c_str());
+  }
+}
+
 int mount_in_background(const MountOptions& options, const LiveOptions::Read& read_again) {
   const dev_t device_before = device_of(options.mountpoint);
   std::array<int, 2> ends{};
@@ -346,6 +355,7 @@ int mount_in_background(const MountOptions& options, const LiveOptions::Read& re
     return fail("mount", "the daemon is up but " + log::escaped(options.mountpoint) +
                              " does not answer; see " + log_name(options));
   }
+  warn_of_open_tiers(options);
   return kDone;
 }
 
@@ -361,18 +371,11 @@ int mount_in_foreground(const MountOptions& options, const LiveOptions::Read& re
       fail("mount", mounted.error().text());
     } else {
       std::fprintf(stderr, "sluice: mounted at %s\n", log::escaped(options.mountpoint).c_str());
+      warn_of_open_tiers(options);
     }
   };
   // No look from outside here: the thread that reports may be the one that would have to answer.
   return serve(options, read_again, started, std::move(stored));
-}
-
-void warn_of_open_tiers(const MountOptions& options) {
-  std::vector<NamedTier> tiers;
-  for (const auto& tier : options.tiers) tiers.push_back({tier.name, tier.path});
-  if (const std::string warning = open_tiers_warning(tiers); !warning.empty()) {
-    std::fprintf(stderr, "sluice: mount: warning: %s\n", warning.c_str());
-  }
 }
 
 }  // namespace
@@ -419,7 +422,6 @@ int command_mount(int argc, char** argv) {
     if (const auto checked = check_tiers(options); !checked)
       return fail("mount", checked.error().text());
   }
-  warn_of_open_tiers(options);
   // In the foreground the daemon's log says it.
   if (const auto unused = unused_thresholds(options); !unused.empty() && !options.foreground)
     std::fprintf(stderr, "sluice: mount: note: %s\n", log::escaped(unused).c_str());

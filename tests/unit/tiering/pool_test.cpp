@@ -334,6 +334,18 @@ TEST_F(PoolOpenTest, ATierThatIsNoLongerRetiredMayNotBeMissing) {
   EXPECT_EQ(try_open({settings[0]}), nullptr);
 }
 
+// As on a disk without a free block.
+TEST_F(PoolOpenTest, ATierThatIsNotRetiredNeedsNoRoomToStaySo) {
+  const auto settings = make_tiers("ab");
+  const auto pool = open(settings);
+  dir_.make_dir("b/.sluice/tier.json.new");  // in the way of any other marker
+  EXPECT_TRUE(pool->set_retired(1, false));
+  EXPECT_FALSE(pool->set_retired(1, true));
+  EXPECT_FALSE(pool->set_retired(1, true)) << "what could not be written was taken as written";
+  ASSERT_EQ(::rmdir((dir_ / "b/.sluice/tier.json.new").c_str()), 0);
+  EXPECT_TRUE(pool->set_retired(1, true));
+}
+
 TEST_F(PoolOpenTest, ATierThatWasAwayLearnsOfARetiredTier) {
   const auto settings = made("abc");
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
