@@ -301,7 +301,14 @@ class ControlServer::Handler {
   json drain(const std::string& name, bool cancel) {
     Tier* tier = parts_.pool.by_name(name);
     if (tier == nullptr) return {{"error", "the pool has no tier named " + name}};
-    if (const auto set = tier->set_draining(!cancel); !set) return {{"error", set.error().text()}};
+    if (const auto set = tier->set_draining(!cancel); !set) {
+      if (tier->online()) return {{"error", set.error().text()}};
+      std::string why = "tier " + name + " is offline (" + tier->why_offline() +
+                        "); try again when its disk is back";
+      if (!cancel)
+        why += ", or give it up with its files ('sluice tier drain " + name + " --lost')";
+      return {{"error", why}};
+    }
     if (cancel) {
       const auto kept = parts_.pool.set_retired(tier->index(), false);
       return kept ? json::object() : json{{"error", kept.error().text()}};
@@ -614,8 +621,8 @@ class ControlServer::Handler {
     if (!level) {
       if (parts_.heat_tree.time() == 0)
         return {{"time", 0}, {"next_pass", parts_.migration.next_pass()}};
-      return {{"error", *path + ": the last census found no such directory, or "
-                                "only empty files in it"}};
+      return {{"error", *path + ": not among the " + std::to_string(HeatTree::kMost) +
+                            " largest files and directories of the last count"}};
     }
     json last = sums(level->all);
     last["time"] = level->time;

@@ -235,13 +235,14 @@ Result<LiveOptions::Change> LiveOptions::try_out(const std::string& name,
   }
   SLUICE_TRY(check_options(options));
   install(std::move(options));
+  std::string now_value = SLUICE_TRY(this->value(name));  // "50MB" is 50MiB
   log::get().info("an option is set until the next reload: name={} value={}", name,
-                  log::escaped(value));
+                  log::escaped(now_value));
   {
     const MutexLock lock(mutex_);
-    trials_[name] = value;
+    trials_[name] = now_value;
   }
-  return Change{name, *before, SLUICE_TRY(this->value(name))};
+  return Change{name, *before, std::move(now_value)};
 }
 
 Result<LiveOptions::Change> LiveOptions::end_trial(const std::string& name) {

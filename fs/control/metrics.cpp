@@ -259,7 +259,7 @@ void add_gpu(std::string& out, const json& gpu) {
               "Time in which at least one transfer was running."),
        "busy_s");
   Metric latency(out, "sluice_gpu_request_seconds", "summary",
-                 "Duration of a transfer, since the mount.");
+                 "Duration of a transfer, since the daemon started.");
   for (const auto& [name, route] : routes.items()) {
     if (name == "all") continue;
     const auto count = route.at("operations").get<double>();
@@ -308,7 +308,7 @@ std::string metrics_text(const json& activity) {
       .add(1, {{"version", activity.at("version")},
                {"pool", activity.at("pool")},
                {"mountpoint", activity.at("mountpoint")}});
-  Metric(out, "sluice_uptime_seconds", "gauge", "Seconds since the mount.")
+  Metric(out, "sluice_uptime_seconds", "gauge", "Seconds since the daemon started.")
       .add(activity.at("uptime_s"));
   Metric(out, "sluice_inodes", "gauge", "Files and directories that the kernel knows.")
       .add(activity.at("inodes"));

@@ -104,6 +104,19 @@ TEST_F(RefusalsTest, AReaderThatWentAwayEndsAVerbWithoutWords) {
   }
 }
 
+// The rest of an answer that did not fit into a buffer is not written any more, and is no error.
+TEST_F(RefusalsTest, AReaderThatReadALittleEndsTopToo) {
+  start();
+  const std::string directory = *this / std::string(200, 'd');
+  ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
+  for (int i = 0; i < 20; ++i) write_file(directory + "/" + std::to_string(i), "x");
+  ASSERT_TRUE(eventually([&] { return ask({"top", "--once"}).dump().size() > 6000; }));
+  const CommandResult result = run_command(
+      {"bash", "-c", "\"$0\" top --json --interval 0.1 \"$1\" | head -c 1; exit ${PIPESTATUS[0]}",
+       sluice_binary(), root()});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+}
+
 TEST_F(RefusalsTest, SetSaysWhyAnOptionIsNotChanged) {
   start();
   expect_refused({"set", "bandwith", "1MiB"}, "no such option; did you mean 'bandwidth'?");
@@ -120,6 +133,7 @@ TEST_F(RefusalsTest, SetSaysWhyAnOptionIsNotChanged) {
   EXPECT_EQ(done.out, "bandwidth: 0 -> 50MiB\n");
   EXPECT_EQ(xattr_of(root(), "user.sluice.set.bandwidth"), "50MiB");
   EXPECT_EQ(sluice({"set", "bandwidth", root()}).out, "50MiB\n");
+  EXPECT_EQ(ask({"status"}).at("trials"), (Json{{"bandwidth", "50MiB"}}));
   EXPECT_EQ(sluice({"set", "small_file", root()}).out, "128KiB\n");
   EXPECT_EQ(sluice({"set", "--reset", "bandwidth", root()}).out, "bandwidth: 50MiB -> 0\n");
   EXPECT_EQ(ask({"status"}).at("trials"), Json::object());
@@ -147,6 +161,11 @@ TEST_F(RefusalsTest, AMoveToATierThatIsOfflineNamesItAndSaysSinceWhen) {
     EXPECT_NE(of_it.find("on a tier that is offline"), std::string::npos) << of_it;
     EXPECT_NE(of_it.find(": ssd since 20"), std::string::npos) << of_it;
   }
+  expect_refused({"tier", "drain", "ssd"},
+                 "or give it up with its files ('sluice tier drain ssd --lost')");
+  EXPECT_NE(
+      sluice({"usage", "--now", root()}).out.find("not counted: files on ssd, which is offline"),
+      std::string::npos);
   disk("ssd").come_back();
   ASSERT_TRUE(eventually([&] { return ask({"status"}).at("tiers").at(1).at("online") == true; }));
   EXPECT_EQ(ask({"status"}).at("tiers").at(1).at("offline_since"), 0);

@@ -59,6 +59,10 @@ TEST_F(UsageTest, KnowsNewFilesAfterCountingAgain) {
   write_file(*this / "second", pattern(50'000, 1));
   EXPECT_EQ(names(usage("")), "first ");
   EXPECT_EQ(names(usage("", {"--now"})), "first second ");
+  // The daemon has not heard of this directory.
+  ASSERT_EQ(::mkdir((*this / "new").c_str(), 0755), 0);
+  write_file(*this / "new/third", pattern(10'000, 1));
+  EXPECT_EQ(names(usage("new")), "third ");
 }
 
 TEST_F(UsageTest, TheTableAddsUpWhatItDoesNotShow) {

@@ -40,6 +40,9 @@ watermark or draining has a line that says so. Options that were set on trial ('
 set') are shown. Files and bytes are counted by walking the tiers, for two seconds unless
 --count is given. An incomplete count is marked '>=', or "complete": false in JSON.
 
+HOLDS is the sum of the files' sizes, so sparse files make it more than USED. A tier that
+has a capacity shows that as SIZE, and what is left of it as FREE.
+
 A limit is shown while part of it is in use: the amount in use, the most allowed, and
 the error when it is exceeded. For a limit per user, USED is that of the user with the
 most.
@@ -345,10 +348,10 @@ std::string limit_table(const Style& style, const Json& limits, bool exact, bool
 
 void print_for_people(const Style& style, const Json& status, bool exact, bool all_limits) {
   std::string out = style.paint(Color::Bold, safe_name(style, text_of(status, "mountpoint"))) +
-                    ": pool " + text_of(status, "pool") + ", up " +
+                    ": pool " + text_of(status, "pool") + ", pid " +
+                    std::to_string(number_of(status, "pid")) + " up " +
                     format_duration(std::chrono::seconds(number_of(status, "uptime_s"))) +
-                    ", pid " + std::to_string(number_of(status, "pid")) + ", sluice " +
-                    text_of(status, "version") + "\n" + "state in " +
+                    ", sluice " + text_of(status, "version") + "\n" + "state in " +
                     safe_name(style, text_of(status, "state")) + "\n\n";
   const Json& migration = member_of(status, "migration");
   const Objective objective =
@@ -363,7 +366,7 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
   out += trials_line(style, member_of(status, "trials"));
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
-         format_count(number_of(status, "opens")) + " opens since the mount\n";
+         format_count(number_of(status, "opens")) + " opens since the daemon started\n";
   out += gpu_lines(style, member_of(status, "gpu"), exact);
   out += limit_table(style, member_of(status, "limits"), exact, all_limits);
   std::fputs(out.c_str(), stdout);

@@ -35,7 +35,7 @@ reads and writes), requests by kind, GPU reads by route, moves in progress with 
 rate and remaining time, and the hottest files. Press q to quit.
 
 --json prints the daemon's answer to the request "activity" (docs/control.md). Counts
-are totals since the mount: for a rate, divide the difference of two counts by the
+are totals since the daemon started: for a rate, divide the difference of two counts by the
 difference of "uptime_s".
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
@@ -78,8 +78,9 @@ int stream_json(const Watched& watched, duration<double> interval, bool once) {
     if (!answer) return fail("top", answer.error().text());
     answer->last.erase("done");
     std::puts(answer->last.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-    // This usually ends when the reader of the pipe closes it; see run_program().
-    if (std::fflush(stdout) != 0 || once) return kDone;
+    // This usually ends when the reader of the pipe closes it; see run_program(). A write that has
+    // failed may leave nothing to flush.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || once) return kDone;
     std::this_thread::sleep_for(interval);
   }
 }

@@ -34,7 +34,7 @@ Shows what takes the room below a directory, largest first, and on which tiers i
 bytes and, in parentheses, files. Like du, it counts what files occupy on their disks,
 and a file with several names once. Unlike du, it reads no directory: the daemon
 remembers what it counted when it last planned moves. The first line says when that
-was. The daemon counts again with --now, and if it has not counted yet.
+was. The daemon counts again with --now, and if it does not know the directory yet.
 
 It remembers the 50,000 largest files and directories of the pool. At most 200 in one
 directory are shown; the last line is the sum of all others. Links, empty directories
@@ -112,14 +112,16 @@ Result<void> count_now(const std::string& mount) {
 Result<Json> ask_usage(const Place& place, bool& is_new) {
   const Json request = {{"verb", "tree"}, {"path", percent_encoded(place.below)}};
   if (is_new) SLUICE_TRY(count_now(place.mount));
-  ControlAnswer answer = SLUICE_TRY(ask_daemon(place.mount, request));
-  if (number_of(answer.last, "time") == 0) {
+  auto answer = ask_daemon(place.mount, request);
+  // A directory that the daemon does not know is new.
+  if (!is_new && (!answer || number_of(answer->last, "time") == 0)) {
     is_new = true;
     SLUICE_TRY(count_now(place.mount));
-    answer = SLUICE_TRY(ask_daemon(place.mount, request));
+    answer = ask_daemon(place.mount, request);
   }
-  answer.last.erase("done");
-  return std::move(answer.last);
+  ControlAnswer usage = SLUICE_TRY(std::move(answer));
+  usage.last.erase("done");
+  return std::move(usage.last);
 }
 
 // What one line of the table is about.
@@ -177,7 +179,13 @@ class View {
                               (flag_of(child, "directory") ? "/" : "")));
     }
     if (others.files > 0) table.add(row(others, "(all others)"));
-    return out + table.text(style_);
+    out += table.text(style_);
+    for (const Json& tier : tiers_) {
+      if (!flag_of(tier, "online"))
+        out += "not counted: files on " + safe_name(style_, text_of(tier, "name")) +
+               ", which is offline\n";
+    }
+    return out;
   }
 
  private:
