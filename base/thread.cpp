@@ -11,12 +11,12 @@
 namespace sluice {
 namespace {
 
-thread_local bool is_background = false;
+thread_local bool is_serving = false;  // so, too, for the threads of libraries
 
 }  // namespace
 
 void begin_thread(const char* name, ThreadKind kind) {
-  is_background = kind == ThreadKind::Background;
+  is_serving = kind == ThreadKind::Serving;
   ensure_signal_stack();
   ::pthread_setname_np(::pthread_self(), name);
   reset_filesystem_user();
@@ -26,6 +26,6 @@ void begin_thread(const char* name, ThreadKind kind) {
   }
 }
 
-bool is_background_thread() { return is_background; }
+bool is_serving_thread() { return is_serving; }
 
 }  // namespace sluice

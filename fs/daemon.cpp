@@ -273,7 +273,7 @@ class Daemon {
     if (*replayed > 0)
       log::get().info("finished operations that an earlier mount had begun: count={}", *replayed);
     pool_->clear_temporaries(SLUICE_TRY(names_in_intents(*store_)));
-    pool_->welcome_back();
+    pool_->take_back_tiers();
 
     SLUICE_TRY(make_session());
     engine_ = std::make_unique<Engine>(engine_settings(options_));

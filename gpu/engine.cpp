@@ -97,8 +97,8 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
     cut[count].length = std::min(segment.length, version.size - segment.file_offset);
     length += cut[count++].length;
   }
-  const ReadRequest request{file.fd, version,           memory,   {cut, count}, length, wanted,
-                            timer,   file.is_cancelled, file.user};
+  const EngineRead request{file.fd, version,           memory,   {cut, count}, length, wanted,
+                           timer,   file.is_cancelled, file.user};
   const CallersContext context(memory);
   auto transfer = memory.device() ? parts_->read_device(request) : parts_->read_host(request);
   if (!transfer) return transfer;

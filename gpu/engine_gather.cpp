@@ -63,7 +63,7 @@ Result<std::span<const std::uint64_t>> Engine::Parts::host_index(const RecordReq
     index = own;
   }
   request.bad = find_bad(index, request.records.count);
-  if (request.bad) return Error(ERANGE, "the index has a number without a record");
+  if (request.bad) return Error(ERANGE, "record number out of range");
   return index;
 }
 
@@ -160,8 +160,8 @@ Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
       segments.push_back(
           {request.memory_offset + i * size, request.records.offset_of(index[i]), size});
     }
-    const ReadRequest read{request.file.fd, request.version, request.memory, segments,
-                           count * size,    Route::Auto,     request.timer,  kNeverCancelled};
+    const EngineRead read{request.file.fd, request.version, request.memory, segments,
+                          count * size,    Route::Auto,     request.timer,  kNeverCancelled};
     const auto part = SLUICE_TRY(request.memory.device() ? read_device(read) : read_host(read));
     if (part.bytes < read.length)
       return Error(ERANGE, "the file became shorter during the request");

@@ -36,8 +36,8 @@ std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
     parts.push_back({begin, begin, end - begin});
     length += end - begin;
   }
-  const ReadRequest request{fd,     copy.version(), copy.memory(), parts,
-                            length, Route::Auto,    timer,         kNeverCancelled};
+  const EngineRead request{fd,     copy.version(), copy.memory(), parts,
+                           length, Route::Auto,    timer,         kNeverCancelled};
   Choice choice{Route::Staged, Why::FillingHbm};
   // Those who wait for these blocks hold no pass, so this one comes.
   const Gate::Pass pass(gate);
@@ -76,7 +76,7 @@ bool Engine::Parts::fill(HbmTier::Shared& copy, int fd, std::span<const Segment>
 }
 
 // Whether all segments are filled; false if they can't be, or if the read was cancelled.
-bool Engine::Parts::fill_for(const ReadRequest& request, HbmTier::Shared& copy,
+bool Engine::Parts::fill_for(const EngineRead& request, HbmTier::Shared& copy,
                              std::optional<Transfer>& went) {
   if (request.length <= kMostAtOnce)
     return fill(copy, request.fd, request.segments, request.timer, went);
@@ -90,7 +90,7 @@ bool Engine::Parts::fill_for(const ReadRequest& request, HbmTier::Shared& copy,
   return true;
 }
 
-Result<std::optional<Transfer>> Engine::Parts::read_hbm(const ReadRequest& request) {
+Result<std::optional<Transfer>> Engine::Parts::read_hbm(const EngineRead& request) {
   using Went = std::optional<Transfer>;
   const bool asked = request.wanted == Route::Hbm;
   if ((!asked && request.wanted != Route::Auto) || !hbm.is_on()) return Went();

@@ -44,7 +44,7 @@ Engine::Settings filled_in(Engine::Settings settings) {
   return settings;
 }
 
-ReaderNotes::Range range_of(const ReadRequest& request) {
+ReaderNotes::Range range_of(const EngineRead& request) {
   ReaderNotes::Range out{request.version.id, request.segments[0].file_offset, 0};
   for (const Segment& each : request.segments) {
     out.begin = std::min(out.begin, each.file_offset);
@@ -69,7 +69,7 @@ Gate::Pass::~Pass() {
   gate_.left_.notify_one();
 }
 
-bool ReadRequest::is_batch() const {
+bool EngineRead::is_batch() const {
   return segments.size() > 1 && length <= kBatch &&
          std::all_of(segments.begin(), segments.end(),
                      [](const Segment& segment) { return segment.length <= kSmall; });
@@ -134,7 +134,7 @@ bool Engine::Parts::is_better_direct(int fd, const FileVersion& version, const S
   return cufiles.judge(fd, version.id, device).direct;
 }
 
-Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
+Result<Choice> Engine::Parts::choose(const EngineRead& request) {
   Device& device = *request.memory.device();
   const auto cufile = [&] { return cufiles.judge(request.fd, request.version.id, device); };
   switch (request.wanted) {
@@ -184,7 +184,7 @@ Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t 
   return {Route::Staged, cold ? Why::NotCached : *why};
 }
 
-Result<Transfer> Engine::Parts::read_device(const ReadRequest& request) {
+Result<Transfer> Engine::Parts::read_device(const EngineRead& request) {
   if (const auto done = SLUICE_TRY(read_hbm(request))) return *done;
   // Small requests need no pass: they are many and short, and would wait behind large ones.
   std::optional<Gate::Pass> pass;
@@ -193,7 +193,7 @@ Result<Transfer> Engine::Parts::read_device(const ReadRequest& request) {
   return execute(request, choice);
 }
 
-Result<Transfer> Engine::Parts::execute(const ReadRequest& request, const Choice& choice) {
+Result<Transfer> Engine::Parts::execute(const EngineRead& request, const Choice& choice) {
   request.timer.take(choice.route);
   switch (choice.route) {
     case Route::Gds:
@@ -208,12 +208,12 @@ Result<Transfer> Engine::Parts::execute(const ReadRequest& request, const Choice
   }
 }
 
-bool Engine::Parts::pays_for_staging(const ReadRequest& request) {
+bool Engine::Parts::pays_for_staging(const EngineRead& request) {
   if (staging_ready || request.length > kSmall || request.wanted != Route::Auto) return true;
   return !pinning_ && small_reads_.fetch_add(1, std::memory_order_relaxed) >= kFewReads;
 }
 
-Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Choice& choice) {
+Result<Transfer> Engine::Parts::read_staged(const EngineRead& request, const Choice& choice) {
   if (!pays_for_staging(request)) return execute(request, {Route::Pageable, choice.why});
   auto lent = staging(*request.memory.device());
   if (failed_with(lent, EOPNOTSUPP) && request.wanted == Route::Auto) {
@@ -241,11 +241,11 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
 
 // Puts the file into the page cache when there is nothing else to do, once for each version, unless
 // only a small part of it is read.
-void Engine::Parts::fill_behind(const ReadRequest& request, std::uint64_t bytes) {
+void Engine::Parts::fill_behind(const EngineRead& request, std::uint64_t bytes) {
   if (mapped.claim_fill(request.version, bytes)) warmer.add_when_idle(request.fd, request.version);
 }
 
-Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Choice& choice) {
+Result<Transfer> Engine::Parts::read_mapped(const EngineRead& request, const Choice& choice) {
   {
     // Many small segments need slots for the kernel's table, if there are any.
     LanePool* lanes = &bare;
@@ -263,7 +263,7 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
   return execute(request, {Route::Staged, Why::Changed});
 }
 
-Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Choice& choice) {
+Result<Transfer> Engine::Parts::read_cufile(const EngineRead& request, const Choice& choice) {
   Cutter cutter(request.segments, settings.chunk, workers().size(), request.is_cancelled);
   const auto read =
       cufiles.read(workers(), request.fd, request.version.id, request.memory, cutter, request.user);
@@ -274,14 +274,14 @@ Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Ch
   return Transfer{done.bytes, choice.route, choice.why, done.left};
 }
 
-Result<Transfer> Engine::Parts::read_mmap(const ReadRequest& request, const Choice& choice) {
+Result<Transfer> Engine::Parts::read_mmap(const EngineRead& request, const Choice& choice) {
   const LanePool::Loan lane(bare);
   const auto done = SLUICE_TRY(
       read_pageable(*lane, request.fd, request.memory, request.segments, request.is_cancelled));
   return Transfer{done.bytes, Route::Pageable, choice.why, done.left};
 }
 
-Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
+Result<Transfer> Engine::Parts::read_host(const EngineRead& request) {
   if (request.wanted != Route::Auto && request.wanted != Route::Host) return cannot_take_route();
   request.timer.take(Route::Host);
   const Why why = request.wanted == Route::Auto ? Why::HostMemory : Why::Asked;

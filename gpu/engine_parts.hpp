@@ -81,7 +81,7 @@ inline constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t
 inline const std::function<bool()> kNeverCancelled;
 
 // A read of existing bytes: no segment is empty or reaches beyond the end of the file.
-struct ReadRequest {
+struct EngineRead {
   int fd;
   FileVersion version;
   Memory& memory;
@@ -116,12 +116,12 @@ struct Choice {
 struct Engine::Parts {
   explicit Parts(const Settings& wanted);
 
-  Result<Choice> choose(const ReadRequest& request);
+  Result<Choice> choose(const EngineRead& request);
   // What choose() would return for GPU memory and Route::Auto, without registering anything.
   Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device,
                  uid_t user);
-  Result<Transfer> read_device(const ReadRequest& request);
-  Result<Transfer> read_host(const ReadRequest& request);
+  Result<Transfer> read_device(const EngineRead& request);
+  Result<Transfer> read_host(const EngineRead& request);
   Result<Transfer> gather(const RecordRequest& request);
   Result<Transfer> scatter(const RecordRequest& request);
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
@@ -138,7 +138,7 @@ struct Engine::Parts {
   // filled any itself. False: they can't be filled now.
   bool fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments, Stats::Timer& timer,
             std::optional<Transfer>& went);
-  bool fill_for(const ReadRequest& request, HbmTier::Shared& copy, std::optional<Transfer>& went);
+  bool fill_for(const EngineRead& request, HbmTier::Shared& copy, std::optional<Transfer>& went);
   // Whether nobody wrote to the segments of a shared copy, or to any of it if there are none. A
   // copy that was changed is dropped, and logged.
   Result<bool> is_intact(const HbmTier::Shared& copy, std::span<const Segment> segments);
@@ -157,18 +157,18 @@ struct Engine::Parts {
   std::atomic<Staging*> staging_ready{nullptr};  // staging_, for reading without the lock
 
  private:
-  Result<Transfer> execute(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> execute(const EngineRead& request, const Choice& choice);
   std::optional<Transfer> fill_ranges(HbmCopy& copy, int fd, std::span<const HbmCopy::Range> ranges,
                                       Stats::Timer& timer);
   // Nothing: the tier does not have the bytes, and does not take them.
-  Result<std::optional<Transfer>> read_hbm(const ReadRequest& request);
+  Result<std::optional<Transfer>> read_hbm(const EngineRead& request);
   // Whether the segments of the copy can be read: it is not shared, or unchanged and easy to check.
   bool may_read(const HbmTier::Shared& copy, std::span<const Segment> segments);
   Result<std::optional<Transfer>> gather_hbm(const RecordRequest& request);
-  Result<Transfer> read_staged(const ReadRequest& request, const Choice& choice);
-  Result<Transfer> read_mapped(const ReadRequest& request, const Choice& choice);
-  Result<Transfer> read_cufile(const ReadRequest& request, const Choice& choice);
-  Result<Transfer> read_mmap(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> read_staged(const EngineRead& request, const Choice& choice);
+  Result<Transfer> read_mapped(const EngineRead& request, const Choice& choice);
+  Result<Transfer> read_cufile(const EngineRead& request, const Choice& choice);
+  Result<Transfer> read_mmap(const EngineRead& request, const Choice& choice);
   Result<std::variant<Transfer, Why>> gather_mapped(const RecordRequest& request,
                                                     std::uint64_t bytes);
   Result<Transfer> gather_by_segments(const RecordRequest& request,
@@ -177,8 +177,8 @@ struct Engine::Parts {
                                                            std::vector<std::uint64_t>& own);
   bool is_busy();
   // True if the request may pin memory and start threads.
-  bool pays_for_staging(const ReadRequest& request);
-  void fill_behind(const ReadRequest& request, std::uint64_t bytes);
+  bool pays_for_staging(const EngineRead& request);
+  void fill_behind(const EngineRead& request, std::uint64_t bytes);
   // True if a file of this size may go into the page cache.
   bool has_room(std::uint64_t size) const;
   bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);

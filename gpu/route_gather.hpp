@@ -41,8 +41,8 @@ Result<void> gather_in_order(const Gatherers& with, int fd, const RecordPlaces& 
 Result<void> gather_sorted(const Gatherers& with, FileReader& reader, const RecordPlaces& to,
                            const RecordFile& records, std::span<const std::uint64_t> index);
 
-// Copies records with a kernel; the first one is at the address `from`. False: the index has a
-// number without a record; the other records were copied. REQUIRES: the lane has slots and has
+// Copies records with a kernel; the first one is at the address `from`. False: a record number is
+// out of range; the other records were copied. REQUIRES: the lane has slots and has
 // entered the GPU, which has kernels and can access `from`.
 Result<bool> gather_by_kernel(Lane& lane, CUdeviceptr to, CUdeviceptr from,
                               const RecordFile& records, const RecordIndex& index);

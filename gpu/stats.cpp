@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 using std::chrono::nanoseconds;
-using Clock = std::chrono::steady_clock;
+using TimePoint = std::chrono::steady_clock::time_point;
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
@@ -18,26 +18,26 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 // which affects only requests that take longer.
 class BusyTime {
  public:
-  void enter(Clock::time_point now) {
+  void enter(TimePoint now) {
     std::uint64_t old = state_.load(kRelaxed);
     while (!state_.compare_exchange_weak(
         old, old >> kTimeBits == 0 ? kOne | ticks(now) : old + kOne, kRelaxed)) {
     }
   }
 
-  void leave(Clock::time_point now) {
+  void leave(TimePoint now) {
     const std::uint64_t old = state_.fetch_sub(kOne, kRelaxed);
     if (old >> kTimeBits == 1) sum_.fetch_add((ticks(now) - old) & kTimeMask, kRelaxed);
   }
 
-  nanoseconds total(Clock::time_point now) const {
+  nanoseconds total(TimePoint now) const {
     std::uint64_t sum = sum_.load(kRelaxed);
     const std::uint64_t state = state_.load(kRelaxed);
     if (state >> kTimeBits != 0) sum += (ticks(now) - state) & kTimeMask;
     return nanoseconds(sum << kUnit);
   }
 
-  void reset(Clock::time_point now) {
+  void reset(TimePoint now) {
     sum_.store(0, kRelaxed);
     std::uint64_t old = state_.load(kRelaxed);
     while (!state_.compare_exchange_weak(old, (old & ~kTimeMask) | ticks(now), kRelaxed)) {
@@ -47,7 +47,7 @@ class BusyTime {
  private:
   static constexpr int kTimeBits = 48, kUnit = 6;
   static constexpr std::uint64_t kOne = 1ULL << kTimeBits, kTimeMask = kOne - 1;
-  static std::uint64_t ticks(Clock::time_point time) {
+  static std::uint64_t ticks(TimePoint time) {
     const auto since = std::chrono::duration_cast<nanoseconds>(time.time_since_epoch());
     return (static_cast<std::uint64_t>(since.count()) >> kUnit) & kTimeMask;
   }
@@ -150,8 +150,8 @@ RouteFigures sum_of(const std::vector<const Cell*>& cells) {
 
 }  // namespace
 
-Stats::Figures Stats::figures(const std::vector<const PerGpu*>& parts, const PerGpu& busy) {
-  const auto now = Clock::now();
+Stats::Figures Stats::figures(const std::vector<const PerGpu*>& parts, const PerGpu& busy) const {
+  const auto now = clock_.monotonic();
   Figures figures;
   std::vector<const Cell*> all, one;
   for (std::size_t route = kRoutes; route-- > 0;) {
@@ -164,7 +164,7 @@ Stats::Figures Stats::figures(const std::vector<const PerGpu*>& parts, const Per
   return figures;
 }
 
-Stats::Stats() : all_(std::make_unique<PerGpu>()) {}
+Stats::Stats(const Clock& clock) : clock_(clock), all_(std::make_unique<PerGpu>()) {}
 
 Stats::~Stats() {
   for (PerGpu* gpu = gpus_; gpu;) delete std::exchange(gpu, gpu->next);
@@ -187,7 +187,7 @@ Stats::PerGpu& Stats::per_gpu(const GpuUuid& uuid) {
 }
 
 Stats::Timer::Timer(Stats& stats, const GpuUuid& gpu)
-    : stats_(stats), gpu_(stats.per_gpu(gpu)), begun_(Clock::now()) {
+    : stats_(stats), gpu_(stats.per_gpu(gpu)), begun_(stats.clock_.monotonic()) {
   for (PerGpu* part : {&gpu_, stats_.all_.get()}) part->busy[0].enter(begun_);
 }
 
@@ -199,7 +199,7 @@ Stats::Timer::~Timer() {
 
 void Stats::Timer::take(Route route) {
   if (route == route_) return;
-  const auto now = Clock::now();
+  const auto now = stats_.clock_.monotonic();
   for (PerGpu* part : {&gpu_, stats_.all_.get()}) {
     if (route_ != Route::Auto) part->busy[index_of(route_)].leave(now);
     if (route != Route::Auto) part->busy[index_of(route)].enter(now);
@@ -211,11 +211,11 @@ void Stats::Timer::finish(const Transfer& transfer) {
   take(transfer.route);
   finished_ = true;
   leave();
-  gpu_.cells[index_of(route_)].count(transfer.bytes, Clock::now() - begun_);
+  gpu_.cells[index_of(route_)].count(transfer.bytes, stats_.clock_.monotonic() - begun_);
 }
 
 void Stats::Timer::leave() {
-  const auto now = Clock::now();
+  const auto now = stats_.clock_.monotonic();
   for (PerGpu* part : {&gpu_, stats_.all_.get()}) {
     part->busy[0].leave(now);
     if (route_ != Route::Auto) part->busy[index_of(route_)].leave(now);
@@ -242,7 +242,7 @@ std::vector<GpuUuid> Stats::gpus() const {
 }
 
 void Stats::reset() {
-  const auto now = Clock::now();
+  const auto now = clock_.monotonic();
   for (PerGpu* gpu = gpus_; gpu; gpu = gpu->next) {
     for (Cell& cell : gpu->cells) cell.reset();
     for (BusyTime& busy : gpu->busy) busy.reset(now);

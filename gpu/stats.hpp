@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "gpu/device.hpp"
 #include "gpu/route.hpp"
@@ -28,7 +29,7 @@ class Stats {
   struct PerGpu;
 
  public:
-  Stats();
+  explicit Stats(const Clock& clock = real_clock());
   ~Stats();
 
   // One request, from construction to finish(). If it is destroyed without finish(), it counts as
@@ -63,8 +64,9 @@ class Stats {
  private:
   PerGpu& per_gpu(const GpuUuid& gpu);
   // The sum over `parts`, with the busy times of `busy`.
-  static Figures figures(const std::vector<const PerGpu*>& parts, const PerGpu& busy);
+  Figures figures(const std::vector<const PerGpu*>& parts, const PerGpu& busy) const;
 
+  const Clock& clock_;
   Mutex mutex_;  // held to add to the list
   // A list that only grows, so reading it needs no lock.
   std::atomic<PerGpu*> gpus_{nullptr};

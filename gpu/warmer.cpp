@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::steady_clock;
 
 constexpr std::uint64_t kStep = 4 << 20;  // the kernel reads as much at once (gpu/residency.cpp)
 // Without that, the kernel reads at most its read-ahead window at a time, and blocks the caller
@@ -185,7 +185,7 @@ Warmer::End Warmer::step(Job& job) {
 
 // Whether the disk has transferred next to nothing for others between the last two looks.
 bool Warmer::is_idle(Disk& disk, dev_t filesystem) const {
-  const auto now = Clock::now();
+  const auto now = steady_clock::now();
   if (now < disk.next_look && disk.own < kBytesPerLook) return disk.is_idle;
   const auto bytes = disk_bytes_(filesystem);
   if (!bytes) return true;

@@ -75,7 +75,7 @@ WorkerPool::Entry* WorkerPool::next_entry() {
 }
 
 void WorkerPool::loop(std::stop_token stop, unsigned worker) {
-  begin_thread("sluice-gpu");
+  begin_thread("sluice-gpu", ThreadKind::Serving);
   MutexLock lock(mutex_);
   while (!stop.stop_requested()) {
     Entry* entry = nullptr;

@@ -106,7 +106,8 @@ class Census::Walk {
       const int dirfd = ::dirfd(stream.dir);
       if (std::exchange(first, false)) {
         const auto own = own_pin(request_.pool, dirfd, "");
-        if (own) census_.pins_.push_back({visit.path, *own, true});
+        const auto here = static_cast<std::uint32_t>(census_.directories_.size() - 1);
+        if (own) census_.pins_.push_back({{here, 0}, *own, true});
         pin = own.value_or(pin);
       }
       for (;;) {
@@ -176,7 +177,7 @@ class Census::Walk {
     file.pin = own.value_or(inherited);
     census_.files_.push_back(file);
     census_.names_.push_back(where);
-    if (own) census_.pins_.push_back({census_.path_of(where), *own, false});
+    if (own) census_.pins_.push_back({where, *own, false});
     if (!request_.policy.rules.empty()) {
       census_.sizes_.push_back(static_cast<std::int64_t>(st.stx_size));
       census_.mtimes_.push_back(st.stx_mtime.tv_sec);
@@ -303,6 +304,12 @@ void Census::match_rules(const Request& request) {
 
 std::string Census::path_of(const Name& name) const {
   return directories_[name.directory] + "/" + (text_.c_str() + name.at);
+}
+
+Census::Pinned Census::pin(std::size_t index) const {
+  const PinnedName& pin = pins_[index];
+  return {pin.is_directory ? directories_[pin.name.directory] : path_of(pin.name), pin.tier,
+          pin.is_directory};
 }
 
 bool Census::has_all_names(std::size_t file) const {

@@ -56,7 +56,8 @@ class Census {
     TierIndex tier;
     bool is_directory;
   };
-  const std::vector<Pinned>& pins() const { return pins_; }
+  std::size_t pin_count() const { return pins_.size(); }
+  Pinned pin(std::size_t index) const;
   // "" is the root; the others are "/a", "/a/b". A directory comes after its parent.
   const std::vector<std::string>& directories() const { return directories_; }
   // For each tier the slot of its disk, if every file on it was found, or else 0.
@@ -78,6 +79,12 @@ class Census {
     std::uint32_t expected = 0;  // st_nlink
     std::vector<Name> names;
   };
+  // Without the path: users may pin any number of files with long ones.
+  struct PinnedName {
+    Name name;
+    TierIndex tier;
+    bool is_directory;  // directories_[name.directory] itself
+  };
   class Walk;
 
   std::string path_of(const Name& name) const;
@@ -92,7 +99,7 @@ class Census {
   std::map<InodeId, Links> links_;            // files with several hard links
   std::vector<std::string> directories_;
   std::string text_;  // names, each terminated by a zero byte
-  std::vector<Pinned> pins_;
+  std::vector<PinnedName> pins_;
   std::uint64_t too_deep_ = 0;
   bool is_whole_ = true;  // everything was read, so a file that was not found does not exist
   std::vector<unsigned> whole_slots_;

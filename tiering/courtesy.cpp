@@ -22,7 +22,8 @@ constexpr milliseconds kBetweenLooks{200};
 // A longer time says nothing about the present: no move ran meanwhile.
 constexpr milliseconds kTooLong{2000};
 
-// Per second: fewer are somebody who looks around, or the daemons of the system.
+// Per second. Fewer requests than this come from somebody who looks around, or from system
+// services.
 constexpr double kRequests = 100;
 constexpr double kDiskRequests = 40;
 constexpr double kDiskBytes = 16 << 20;
@@ -38,7 +39,8 @@ constexpr double kPressure = 0.1;
 // The largest share while others work, even if nobody waits.
 constexpr double kMostBesideOthers = 0.5;
 
-// What moves did comes to the disk within a second or so, or never: the page cache had it.
+// The I/O of moves reaches the disk within about a second; what does not was served by the page
+// cache.
 constexpr double kStillToCome = 0.75;
 
 std::optional<std::string_view> text_of(const char* path, std::array<char, 512>& buffer) {
@@ -57,7 +59,7 @@ microseconds pressure(const char* path) {
   return std::chrono::duration_cast<microseconds>(steady_clock::now().time_since_epoch());
 }
 
-// How much of `seen` moves have not caused. What they caused is taken from `own`.
+// The part of `seen` that moves did not cause. Subtracts the part that they did cause from `own`.
 double others(double seen, double& own) {
   const double ours = std::min(seen, own);
   own = (own - ours) * kStillToCome;

@@ -108,8 +108,8 @@ void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
   if (returned != kNoTier)
     served = pool[returned].member().slot == steps[0].to.slot ? Served::Original : Served::Copy;
   const AroundStep around = [&](std::size_t, std::size_t i, const auto& act) -> Result<void> {
-    const Target directory =
-        SLUICE_TRY(open_target(pool, can_be_undone(steps[i].kind) ? steps[i].to : steps[i].from));
+    const OpenPlace directory =
+        SLUICE_TRY(open_place(pool, can_be_undone(steps[i].kind) ? steps[i].to : steps[i].from));
     if (returned == kNoTier) return change_hidden(store, *directory.tier, directory.dir.get(), act);
     // The daemon has the directory's times in memory, where this cannot hide the new ctime.
     KeptTimes times;
@@ -241,7 +241,7 @@ namespace {
 
 // Whether a tier has a file at this place, on whatever tier the place is.
 Result<bool> is_taken(const Pool& pool, const Place& place) {
-  const Target target = SLUICE_TRY(open_target(pool, place));
+  const OpenPlace target = SLUICE_TRY(open_place(pool, place));
   const SharedFd root = SLUICE_TRY(target.tier->root());
   const std::string base = SLUICE_TRY(current_path(root->get()));
   std::string path = SLUICE_TRY(current_path(target.dir.get()));

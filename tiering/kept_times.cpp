@@ -131,7 +131,7 @@ std::int64_t keep_times_of_move(Store& store, const Pool& pool, const std::vecto
   const auto there = is_there(pool, first.to, first.subject);
   const auto stored = store.times(first.subject.id);
   if (!there || !*there || (stored && find_copy(*stored, first.to.slot) != nullptr)) return kNoTime;
-  const auto target = open_target(pool, first.to);
+  const auto target = open_place(pool, first.to);
   if (!target) return kNoTime;
   const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return kNoTime;

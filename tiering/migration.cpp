@@ -39,12 +39,12 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
       mover_(pool, store, host, settings.mover, clock, settings.requests) {
   if (settings.automatic) next_pass_ = clock_.seconds() + settings.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-plan", ThreadKind::Background);
+    begin_thread("sluice-plan");
     ::setpriority(PRIO_PROCESS, 0, 10);  // this thread only: a census is not urgent
     keep_planning(stop);
   });
   resumer_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-resume", ThreadKind::Background);
+    begin_thread("sluice-resume");
     ::setpriority(PRIO_PROCESS, 0, 10);
     keep_resuming(stop);
   });

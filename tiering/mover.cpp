@@ -66,7 +66,7 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const 
   for (const auto& tier : pool_) threads = std::max(threads, tier->moves());
   for (unsigned i = 0; i < threads; ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) {
-      begin_thread("sluice-move", ThreadKind::Background);
+      begin_thread("sluice-move");
       work(stop);
     });
   }

@@ -11,6 +11,7 @@
 // Threads: all members are thread-safe. The mover has threads of its own ("sluice-move").
 #pragma once
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <functional>
@@ -265,6 +266,7 @@ class Mover {
   void put_aside(const Job& job, const Error& error) REQUIRES(mutex_);
   // Whether a request for the file is queued or waiting.
   bool is_requested(InodeId id) const REQUIRES(mutex_);
+  Result<std::size_t> find_requests(const std::function<bool()>& go_on);
   // Forgets the stored requests of files, unless there is a newer one.
   void settle(std::vector<InodeId> ids);
   // A requested file is not where it was. False if it was searched for often enough.
@@ -287,6 +289,9 @@ class Mover {
     // Files that were requested or settled since resume_requests() began; nothing if it is not
     // running.
     std::optional<std::unordered_set<InodeId>> touched GUARDED_BY(mutex) = {};
+    // Whether resume_requests() runs: cancel() must not wait for the mutex each time that a file is
+    // deleted.
+    std::atomic<bool> is_resuming = false;
   } keeping_;
 
   mutable Mutex mutex_;

@@ -59,9 +59,11 @@ bool Mover::erase_queued(InodeId id) {
 }
 
 void Mover::cancel(InodeId id) {
+  // A request of an earlier mount may be on its way into the queue; settle() stops it.
+  const bool may_come = keeping_.is_resuming;
   {
     const MutexLock lock(mutex_);
-    if (!erase_queued(id)) return;
+    if (!erase_queued(id) && !may_come) return;
   }
   settle({id});
 }
@@ -124,6 +126,13 @@ bool Mover::must_search() const {
 }
 
 Result<std::size_t> Mover::resume_requests(const std::function<bool()>& go_on) {
+  keeping_.is_resuming = true;
+  auto resumed = find_requests(go_on);
+  keeping_.is_resuming = false;
+  return resumed;
+}
+
+Result<std::size_t> Mover::find_requests(const std::function<bool()>& go_on) {
   {
     const MutexLock keeping(keeping_.mutex);
     keeping_.touched.emplace();

@@ -523,8 +523,8 @@ bool Planner::is_last(TierIndex index, std::size_t climber, const Exchange& exch
          !is_clearly_above(index, tier.climbers.order[climber], residents.order[next]);
 }
 
-// What wants to enter is not worth what would have to leave, but it may be without the largest file
-// among that.
+// The file that wants to enter is worth less than all the files that would have to leave. It may be
+// worth more if the largest of them stays.
 void Planner::spare_largest(const std::vector<File>& victims) {
   spare(*std::max_element(victims.begin(), victims.end(),
                           [&](File a, File b) { return files_[a].bytes < files_[b].bytes; }));

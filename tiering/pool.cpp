@@ -551,7 +551,7 @@ Result<void> Pool::set_retired(TierIndex index, bool retired) {
   return told;
 }
 
-void Pool::welcome_back() {
+void Pool::take_back_tiers() {
   MutexLock lock(roster_mutex_);
   bool is_back = false;
   for (const auto& tier : *this) {

@@ -111,7 +111,7 @@ class Pool {
   Result<void> set_retired(TierIndex index, bool retired);
   // Makes a tier required again that was given up as lost, if it is present and not being drained:
   // it may have files that are nowhere else.
-  void welcome_back();
+  void take_back_tiers();
 
   // Deletes what interrupted operations left in .sluice/tmp of each tier. REQUIRES: intents were
   // replayed.

@@ -81,8 +81,8 @@ RateModel::RateModel(std::span<const FileFacts> files, std::chrono::seconds half
     const double trust = 100 * kDay;
     usual_[i] = (classes[i].accesses + trust * usual) / (classes[i].seconds + trust);
   }
-  // How different the rates of files are, beyond the chance of counting: the more, the less is what
-  // is usual worth for one file.
+  // How much the rates of files differ, beyond what chance explains. The more they differ, the less
+  // the usual rate says about a single file.
   const double spread = squares - 2 * usual * products + usual * usual * time_squares - count;
   caution_ = spread > 0 ? usual * time_squares / spread : 100 * kDay;
   caution_ = std::clamp(caution_, kLeastCaution, 100 * kDay);

@@ -34,8 +34,8 @@ class RateModel {
   double observed(const FileFacts& file, std::int64_t now) const;
 
   std::array<double, kClasses> usual_{};  // accesses per second, by class
-  // Seconds of observation that what is usual is worth. Many before anything was learned: a file
-  // that was just created was observed for none.
+  // The usual rate of a class counts as much as an observation of this many seconds. The value is
+  // high until something was learned, because a new file has not been observed at all.
   double caution_ = 100.0 * 86'400;
   double half_life_ = 0;
   std::int64_t since_ = 0;  // the first access that was seen in the pool

@@ -169,7 +169,7 @@ std::size_t first_removal(const std::vector<Step>& steps) {
 }
 
 Result<bool> is_unchanged(const Pool& pool, const Place& place, const Step::Original& original) {
-  const Target target = SLUICE_TRY(open_target(pool, place));
+  const OpenPlace target = SLUICE_TRY(open_place(pool, place));
   struct stat st {};
   if (::fstatat(target.dir.get(), target.name, &st, AT_SYMLINK_NOFOLLOW) < 0)
     return Error::last("stat");
@@ -188,10 +188,10 @@ Apply applying(const Pool& pool, const std::vector<Step>& steps, const AroundSte
   };
 }
 
-// A twin that has become the file has no note any more. If it still has one, nobody would heed it,
-// but somebody might wonder.
+// A twin that has become the file needs no note any more. A note that is left does no harm, but it
+// would confuse whoever finds it.
 void remove_note(const Pool& pool, const Place& place) {
-  const auto target = open_target(pool, place);
+  const auto target = open_place(pool, place);
   if (!target) return;
   const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (file) ::removexattr(proc_path(file.get()).c_str(), kTwinXattr);

@@ -186,7 +186,7 @@ SpeedMeter::SpeedMeter(const Pool& pool, Mode mode) : pool_(pool) {
   }
   if (mode == Mode::Load) return;
   thread_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-speed", ThreadKind::Background);
+    begin_thread("sluice-speed");
     ::setpriority(PRIO_PROCESS, 0, 10);  // this thread only
     observe(stop);
   });

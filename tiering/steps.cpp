@@ -37,10 +37,10 @@ Result<bool> has_no_name_yet(const Tier& tier, const UniqueFd& directory) {
 
 }  // namespace
 
-Result<Target> open_target(const Pool& pool, const Place& place) {
+Result<OpenPlace> open_place(const Pool& pool, const Place& place) {
   const Tier* tier = pool.by_slot(place.slot);
   if (tier == nullptr) return Error(EIO, "the operation needs a tier that is not configured");
-  Target target{tier, {}, place.name.c_str()};
+  OpenPlace target{tier, {}, place.name.c_str()};
   if (place.directory.empty()) {
     const SharedFd root = SLUICE_TRY(tier->root());
     target.dir = SLUICE_TRY(open_beneath(root->get(), place.path));
@@ -53,23 +53,23 @@ Result<Target> open_target(const Pool& pool, const Place& place) {
 }
 
 Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subject) {
-  const auto target = open_target(pool, place);
+  const auto target = open_place(pool, place);
   if (!target) return is_gone(target.error()) ? Result<bool>(false) : target.error();
   return SLUICE_TRY(target->identity()) == subject;
 }
 
 Result<void> apply(const Pool& pool, const Step& step) {
   if (step.kind == Step::Kind::NameTaken) return apply_name_taken(pool, step);
-  const Target from = SLUICE_TRY(open_target(pool, step.from));
+  const OpenPlace from = SLUICE_TRY(open_place(pool, step.from));
   if (step.kind == Step::Kind::MirrorDir) {
-    const Target to = SLUICE_TRY(open_target(pool, step.to));
+    const OpenPlace to = SLUICE_TRY(open_place(pool, step.to));
     const bool is_checked = step.subject != Identity{};
     if (is_checked && SLUICE_TRY(to.tier->identity_of(to.dir.get(), "")) != step.subject) return {};
     return copy_attributes(from.dir.get(), to.dir.get());
   }
   const auto there = SLUICE_TRY(from.identity());
   if (step.kind == Step::Kind::Link) {
-    const Target to = SLUICE_TRY(open_target(pool, step.to));
+    const OpenPlace to = SLUICE_TRY(open_place(pool, step.to));
     if (SLUICE_TRY(to.identity()) == step.subject) return {};
     if (there != step.subject) return Error(ESTALE, "the file to link is gone");
     if (::linkat(from.dir.get(), from.name, to.dir.get(), to.name, 0) < 0)
@@ -77,7 +77,7 @@ Result<void> apply(const Pool& pool, const Step& step) {
     return {};
   }
   if (renames(step.kind)) {
-    const Target to = SLUICE_TRY(open_target(pool, step.to));
+    const OpenPlace to = SLUICE_TRY(open_place(pool, step.to));
     if (there == step.subject) {
       if (::renameat2(from.dir.get(), from.name, to.dir.get(), to.name, rename_flags(step.kind)) <
           0) {
@@ -91,7 +91,7 @@ Result<void> apply(const Pool& pool, const Step& step) {
   }
   if (there != step.subject) return {};  // already removed
   if (step.kind == Step::Kind::Keep) {
-    const auto to = open_target(pool, step.to);
+    const auto to = open_place(pool, step.to);
     if (to && ::renameat(from.dir.get(), from.name, to->dir.get(), to->name) == 0) return {};
     // Without its twin, the file is merely copied when it goes back.
   }
@@ -105,12 +105,12 @@ Result<void> apply(const Pool& pool, const Step& step) {
 Result<void> undo(const Pool& pool, const Step& step) {
   if (!can_be_undone(step.kind)) return {};
   if (!SLUICE_TRY(is_there(pool, step.to, step.subject))) return {};
-  const Target to = SLUICE_TRY(open_target(pool, step.to));
+  const OpenPlace to = SLUICE_TRY(open_place(pool, step.to));
   if (step.kind == Step::Kind::Link) {
     if (::unlinkat(to.dir.get(), to.name, 0) < 0) return Error::last("undo a link");
     return {};
   }
-  const Target from = SLUICE_TRY(open_target(pool, step.from));
+  const OpenPlace from = SLUICE_TRY(open_place(pool, step.from));
   const unsigned flags = step.kind == Step::Kind::Exchange ? RENAME_EXCHANGE : RENAME_NOREPLACE;
   if (::renameat2(to.dir.get(), to.name, from.dir.get(), from.name, flags) < 0)
     return Error::last("undo a rename");
@@ -130,7 +130,7 @@ bool is_reachable(const Pool& pool, const std::vector<Step>& steps) {
 Result<void> Syncer::sync(const Place& place) {
   std::string key = std::to_string(place.slot) + '/' + place.directory.bytes + '/' + place.path;
   if (done_.contains(key)) return {};
-  const auto target = open_target(pool_, place);
+  const auto target = open_place(pool_, place);
   if (!target) return is_gone(target.error()) ? Result<void>() : target.error();
   if (::fsync(target->dir.get()) < 0) return Error::last("sync directory");
   done_.insert(std::move(key));

@@ -13,7 +13,7 @@
 namespace sluice {
 
 // A place with its directory open.
-struct Target {
+struct OpenPlace {
   const Tier* tier = nullptr;
   UniqueFd dir;
   const char* name = nullptr;
@@ -27,7 +27,7 @@ struct Target {
   }
 };
 
-Result<Target> open_target(const Pool& pool, const Place& place);
+Result<OpenPlace> open_place(const Pool& pool, const Place& place);
 
 // Whether an error means that the directory of a place does not exist, nor any name in it: a power
 // cut may have undone its creation.

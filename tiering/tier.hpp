@@ -87,7 +87,7 @@ class Tier {
   dev_t device() const { return device_; }
   unsigned moves() const { return settings_.moves; }
   TierLimits limits() const;
-  // Whether they were others before.
+  // True if the limits differ from those before.
   bool change(const TierLimits& limits);
   const Member& member() const { return member_; }
   std::string filesystem() const;  // "ext4", "xfs", ...

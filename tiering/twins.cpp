@@ -69,7 +69,7 @@ void Twins::start(Mode mode, Standing standing) {
     standing_ = std::move(standing);
   }
   thread_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-twins", ThreadKind::Background);
+    begin_thread("sluice-twins");
     work(stop);
   });
 }

@@ -85,7 +85,8 @@ class Twins {
   void forget(InodeId file, std::initializer_list<TierIndex> except = {});
   // Drops twins until `bytes` have become free on the tier. False if there was none to drop.
   bool make_room(Tier& tier, std::uint64_t bytes);
-  // The same for a little room on each tier that has none, for who does not know which one is full.
+  // Makes a little room on every tier that has none, for callers that don't know which tier is
+  // full.
   bool make_room_where_full();
   void drop(Tier& tier, const Identity& file);
   void drop_all(Tier& tier);

@@ -644,7 +644,9 @@ class ControlServer::Handler {
     const auto say = [&](const std::string& path, std::string_view tier, bool is_directory) {
       return send({{"pin", {{"path", path}, {"tier", tier}, {"directory", is_directory}}}});
     };
-    for (const Census::Pinned& pin : proposal->census.pins()) {
+    const Census& census = proposal->census;
+    for (std::size_t i = 0; i < census.pin_count(); ++i) {
+      const Census::Pinned pin = census.pin(i);
       if (!say(pin.path.empty() ? "/" : pin.path, parts_.pool[pin.tier].name(), pin.is_directory))
         return json::object();
     }

@@ -49,6 +49,8 @@ CreateAs::CreateAs(const Caller& caller) : room_(caller.uid, caller.gid) {
   }
 }
 
+Fsuid fsuid_for(const Tier& tier) { return tier.keeps_room_by_user() ? Fsuid::Users : Fsuid::Own; }
+
 Result<void> drop_suid(int fd, const Caller& caller) {
   struct stat st {};
   if (::fstat(fd, &st) < 0) return Error::last("stat");

@@ -14,6 +14,7 @@
 
 #include "base/result.hpp"
 #include "base/user_room.hpp"
+#include "tiering/tier.hpp"
 
 namespace sluice {
 
@@ -56,9 +57,14 @@ class CurrentCaller {
   const Caller before_;
 };
 
+// The fsuid to take room on the tier with.
+Fsuid fsuid_for(const Tier& tier);
+
 // While it exists, what this thread allocates takes the room of the current caller.
 class CallersRoom : public UserRoom {
  public:
+  // For names: a network filesystem would judge by the fsuid, without the caller's other groups.
+  explicit CallersRoom(const Tier& tier) : CallersRoom(fsuid_for(tier)) {}
   explicit CallersRoom(Fsuid fsuid = Fsuid::Users)
       : UserRoom(current_caller().uid, current_caller().gid, fsuid) {}
 };

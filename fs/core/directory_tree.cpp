@@ -17,12 +17,6 @@
 #include "tiering/copier.hpp"
 
 namespace sluice {
-namespace {
-
-Fsuid fsuid_for(const Tier& tier) { return tier.keeps_room_by_user() ? Fsuid::Users : Fsuid::Own; }
-
-}  // namespace
-
 DirectoryTree::DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, Namespace& names)
     : pool_(pool),
       table_(table),

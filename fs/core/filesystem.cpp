@@ -169,7 +169,7 @@ void Filesystem::tier_returned(Tier& tier) {
   }
   pins_.tiers_changed();
   budgets_.search_again();
-  pool_.welcome_back();
+  pool_.take_back_tiers();
   drop_names_and_listings(changed);
   if (migration_) migration_->resume_requests();
 }

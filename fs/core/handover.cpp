@@ -177,7 +177,7 @@ void Handover::note_crashes() {
   set_crash_hook([] {
     std::uint64_t* const place = crashed_in;
     const std::uint64_t request = answered_request();
-    if (place != nullptr && !is_background_thread())
+    if (place != nullptr && is_serving_thread())
       __atomic_store_n(place, request == 0 ? kSomeRequest : request, __ATOMIC_RELEASE);
   });
 }

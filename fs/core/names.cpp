@@ -204,7 +204,7 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
   const ShownTimes::NameChange changing(parts_.times, *directory);
   remember_beginning();
   {
-    const CallersRoom callers;
+    const CallersRoom as_caller(*copy.tier);
     if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0)
       return Error::last("link");
   }
@@ -259,7 +259,14 @@ void Names::set_removed(const InodePtr& directory, bool removed) {
     Inode::Locked state(*directory);
     state->directory.removed = removed;
   }
-  if (removed) parts_.budgets.directory_removed(directory);
+  // Its budget may have been dropped meanwhile.
+  if (!removed) parts_.budgets.changed(directory);
+}
+
+// Only once the name is gone: a budget must not be lost to an rmdir that fails.
+void Names::end_budget(InodeId directory) {
+  if (const InodePtr inode = parts_.table.find(directory); inode && inode->is_directory())
+    parts_.budgets.directory_removed(inode);
 }
 
 Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
@@ -271,6 +278,7 @@ Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
     if (!known || !parts_.pool[known->tier()].online()) return false;
   }
   if (known && known->is_directory()) set_removed(known, true);
+  end_budget(InodeId{*victim});
   return true;
 }
 
@@ -434,6 +442,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
       return failure;
     }
   }
+  end_budget(found[0].identity.id);
   return {};
 }
 

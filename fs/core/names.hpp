@@ -118,6 +118,8 @@ class Names {
   void last_name_gone(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   void set_removed(const InodePtr& directory, bool removed);
+  // After a directory was removed. Does nothing for other files.
+  void end_budget(InodeId directory);
   // Whether the first attempt at this request has removed `name`.
   Result<bool> was_removed(const OpenCopies& parent, const char* name);
   Result<void> unlink_locked(const InodePtr& directory, const char* name)

@@ -191,6 +191,7 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
+  if (replaces && is_directory(target)) end_budget(target[0].identity.id);
   if (replaces && !is_directory(target) && target[0].st.st_nlink == 1) last_name_gone(target[0]);
   renamed(from, name, source, to, new_name, target, flags);
   return {};
@@ -258,6 +259,7 @@ Result<bool> Names::was_renamed(const InodePtr& from, const OpenCopies& from_cop
     target = SLUICE_TRY(parts_.tree.locate(from_copies, name, NamesLock::Held));
   } else if (const InodePtr replaced = parts_.table.find(InodeId{*victim})) {
     if (replaced->is_directory()) set_removed(replaced, true);
+    end_budget(replaced->id());
   }
   const auto found = SLUICE_TRY(parts_.tree.locate(to_copies, new_name, NamesLock::Held));
   // Empty only if someone changed the tier directly meanwhile.
@@ -278,7 +280,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
     const ShownTimes::NameChange leaving(parts_.times, *from), arriving(parts_.times, *to);
     const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
     remember_rename(source, target);
-    const CallersRoom room;
+    const CallersRoom room(parts_.pool[source[0].tier]);
     if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
       return Error::last("rename");
     return {};

@@ -232,7 +232,7 @@ void DeviceLoop::pass_on(std::unique_ptr<Buffer> buffer, std::size_t size) {
 }
 
 void DeviceLoop::work() {
-  begin_thread("sluice-fuse");
+  begin_thread("sluice-fuse", ThreadKind::Serving);
   std::unique_ptr<Buffer> buffer;
   bool waits = true;  // counted in waiting_
   while (!stopping_) {

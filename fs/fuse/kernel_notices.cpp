@@ -33,7 +33,7 @@ void KernelNotices::work(int device) {
   if (::unshare(CLONE_FILES) == 0) {
     close_all_but(device);
   } else {
-    log::get().warn("a crash may leave a daemon that can't end: why={}",
+    log::get().warn("if the daemon crashes, its process may hang until a successor starts: why={}",
                     Error::last("unshare").text());
   }
   MutexLock lock(mutex_);

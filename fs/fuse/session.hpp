@@ -87,7 +87,7 @@ class Session final : public KernelSide {
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
   // How long the daemon took for them.
   std::vector<std::pair<std::string, RequestTimes::Times>> request_times() const;
-  // How many of them say that somebody works: not those which the kernel sends to tidy up.
+  // The number of requests that users caused, without those that the kernel sends to tidy up.
   std::uint64_t user_requests() const;
 
   // KernelSide.

@@ -50,7 +50,7 @@ std::map<uid_t, SlowRequests::User>::iterator SlowRequests::next_user() {
 }
 
 void SlowRequests::work() {
-  begin_thread("sluice-slow");
+  begin_thread("sluice-slow", ThreadKind::Serving);
   MutexLock lock(mutex_);
   for (;;) {
     auto user = users_.end();

@@ -75,7 +75,7 @@ bool can_not_block(int fd) {
 // The new thread shares the caller's table, so nothing is copied for it.
 void DescriptorTaker::close_elsewhere(UniqueFd taken, uid_t user, const HangingPtr& hanging) {
   const auto close_it = [user, hanging](UniqueFd fd) {
-    begin_thread(kTakeThread);
+    begin_thread(kTakeThread, ThreadKind::Serving);
     fd.reset();  // may block forever
     MutexLock lock(hanging->mutex);
     --hanging->of_all;
@@ -138,7 +138,7 @@ Result<DescriptorTaker::RequestsPtr> DescriptorTaker::requests() {
   try {
     // Not joined, because it may hang.
     std::thread([end = theirs.get(), tell = tell.get(), hanging = hanging_] {
-      begin_thread(kTakerThread);
+      begin_thread(kTakerThread, ThreadKind::Serving);
       if (::unshare(CLONE_FILES) < 0) {
         const char failed = 1;
         [[maybe_unused]] const ssize_t put = ::write(tell, &failed, 1);

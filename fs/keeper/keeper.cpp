@@ -86,7 +86,7 @@ class Keeper {
     read_packets(daemon_);
     read_packets(successor_);
     const auto now = steady_clock::now();
-    if (is_preparing && now >= deadline_)
+    if (successor_.pid != 0 && !successor_.is_prepared && now >= deadline_)
       fail_upgrade("the new daemon was not prepared within a minute");
     handle_signals();
     if (exit_code_) return;

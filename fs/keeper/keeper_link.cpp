@@ -126,7 +126,9 @@ void KeeperLink::keeper_died() {
   MutexLock lock(mutex_);
   if (std::exchange(is_alone_, true)) return;
   changed_.notify_all();
-  log::get().warn("the keeper has died: the mount goes on, but not after a crash: pid={}", keeper_);
+  log::get().warn(
+      "the keeper has died; the mount works, but would not survive a crash of the daemon: pid={}",
+      keeper_);
 }
 
 Result<void> KeeperLink::request_restart() {

@@ -228,7 +228,7 @@ CUresult cuCtxGetDevice(CUdevice* device) {
 }  // extern "C"
 
 // Removes the file of counters at exit. A killed process leaves it.
-__attribute__((destructor)) void remove_control_file() {
+__attribute__((destructor)) static void remove_control_file() {
   const std::string path = test::FakeControl::path("cuda", ::getpid());
   if (!path.empty()) ::unlink(path.c_str());
 }

@@ -350,7 +350,7 @@ CUfileError_t cuFileGetParameterBool(CUFileBoolConfigParameter_t which, bool* va
 }  // extern "C"
 
 // Removes the file of counters at exit. A killed process leaves it.
-__attribute__((destructor)) void remove_control_file() {
+__attribute__((destructor)) static void remove_control_file() {
   const std::string path = test::FakeControl::path("cufile", ::getpid());
   if (!path.empty()) ::unlink(path.c_str());
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// main() of the tests that mount something: gtest's main with a janitor.
+// main() of the tests that mount something: gtest's main with a janitor. A program all of whose
+// tests were skipped exits with 77, so that CTest counts it as skipped.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,6 +8,8 @@
 #include "tests/support/janitor.hpp"
 
 namespace {
+
+constexpr int kSkipped = 77;
 
 class Watchdog : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override {
@@ -21,5 +24,8 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   sluice::test::janitor::start();
   testing::UnitTest::GetInstance()->listeners().Append(new Watchdog);  // gtest owns it
-  return RUN_ALL_TESTS();
+  const int failed = RUN_ALL_TESTS();
+  const auto& unit = *testing::UnitTest::GetInstance();
+  const bool all_skipped = unit.skipped_test_count() > 0 && unit.successful_test_count() == 0;
+  return failed == 0 && all_skipped ? kSkipped : failed;
 }

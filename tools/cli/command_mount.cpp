@@ -397,7 +397,7 @@ int command_mount(int argc, char** argv) {
   std::string text;
   auto read = read_and_check(flags, text, options);
   if (std::string kept = !read && keeper ? kept_configuration(*keeper) : ""; !kept.empty()) {
-    log::get().error("the configuration has a mistake, the last one without is used: why={}",
+    log::get().error("invalid configuration; using the last valid one: why={}",
                      log::escaped(read.error().text()));
     text = std::move(kept);
     options = {};

@@ -45,9 +45,9 @@ in one line; --json has each of them. The daemon keeps records of the last 100,0
 moves.
 
 PATH is a mount, or a file or directory in it: then only its moves are shown, or those
-of everything below it. It may be gone, and it may be given as these lists show it. A
-file is found even if it was renamed since. PATH can be omitted if the current
-directory is in a mount, or if there is only one mount.
+of everything below it. PATH may be deleted by now, and may be spelled as these lists
+show it. A file is found even if it was renamed since. PATH can be omitted if the
+current directory is in a mount, or if there is only one mount.
 
 Examples:
   sluice moves --limit 100

@@ -57,9 +57,10 @@ Result<Json> wait_for_successor(const std::string& mount, const Json& before) {
     }
     const bool is_another = number_of(*now, "pid") != number_of(before, "pid");
     if (const std::string why = text_of(*now, "restart_failure"); !why.empty()) {
-      return Error{EREMOTEIO, "restart",
-                   why + (is_another ? "; the program from before serves again: " + describe(*now)
-                                     : "; the mount goes on with " + describe(*now))};
+      return Error{
+          EREMOTEIO, "restart",
+          why + (is_another ? "; the previous program serves the mount again: " + describe(*now)
+                            : "; the mount goes on with " + describe(*now))};
     }
     if (is_another) return now;
     std::this_thread::sleep_for(kPause);

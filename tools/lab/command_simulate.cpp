@@ -144,8 +144,8 @@ Result<void> check_room(const std::vector<SimulatedTier>& tiers, const Trace& tr
                    format_size(needed) + "; omit its size to make it as large as needed"};
 }
 
-std::vector<Outcome> replay_all(Job& job, const Trace& trace) {
-  std::vector<Outcome> outcomes;
+std::vector<ReplayResult> replay_all(Job& job, const Trace& trace) {
+  std::vector<ReplayResult> outcomes;
   ProgressLine line;
   if (job.sizes.empty()) job.sizes.push_back(job.tiers.front().size);
   for (const auto& size : job.sizes) {
@@ -187,7 +187,7 @@ std::string summary_of(const Trace& trace) {
 }
 
 void print_for_people(const Style& style, const Job& job, const Trace& trace,
-                      std::span<const Outcome> outcomes, bool exact) {
+                      std::span<const ReplayResult> outcomes, bool exact) {
   using Align = Table::Align;
   const auto size = [&](std::uint64_t bytes) {
     return exact ? std::to_string(bytes) : format_size(bytes);
@@ -218,7 +218,7 @@ void print_for_people(const Style& style, const Job& job, const Trace& trace,
   std::fputs(out.c_str(), stdout);
 }
 
-void print_json(const Job& job, const Trace& trace, std::span<const Outcome> outcomes) {
+void print_json(const Job& job, const Trace& trace, std::span<const ReplayResult> outcomes) {
   Json tiers = Json::array();
   for (const auto& tier : job.options.tiers) {
     tiers.push_back({{"name", tier.name},
@@ -267,7 +267,7 @@ void print_json(const Job& job, const Trace& trace, std::span<const Outcome> out
 }
 
 Result<void> write_chart(const std::string& file, const Job& job, const Trace& trace,
-                         std::span<const Outcome> outcomes) {
+                         std::span<const ReplayResult> outcomes) {
   const auto chart =
       job.sizes.size() > 1
           ? chart_over_sizes(outcomes, summary_of(trace))

@@ -63,7 +63,7 @@ void WebReplay::run(const std::stop_token& stop) {
     options.tiers.front().bytes = TierSize{.percent = percent}.in(trace);
     for (const std::string_view policy : kPolicies) {
       if (stop.stop_requested()) return;
-      const Outcome outcome = replay(policy, trace, options);
+      const ReplayResult outcome = replay(policy, trace, options);
       results.push_back({{"policy", policy},
                          {"percent", percent},
                          {"fast_bytes", outcome.fast_bytes},

@@ -400,6 +400,31 @@ TEST_F(FilesystemBudgetTest, AUserCanSetOnlySoManyBudgets) {
   ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
 }
 
+// Neither may it be a way around the limit, nor to another user's budget.
+TEST_F(FilesystemBudgetTest, ADirectoryThatCannotBeRemovedKeepsItsBudget) {
+  put_old("d/f", kMiB, 900);
+  put_old("e/f", kMiB, 900);
+  mount();
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "empty", 0755, kUser));
+  ASSERT_EQ(set("d", "4MiB"), 0);
+  const auto attack = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      EXPECT_TRUE(failed_with(fs_->names().rmdir(kRootId, "d"), ENOTEMPTY));
+      EXPECT_TRUE(failed_with(rename(kRootId, "empty", kRootId, "d", 0), ENOTEMPTY));
+    }
+  };
+  attack(1);  // before it was found
+  ASSERT_TRUE(is_known("/d"));
+  for (int round = 0; round < 20; ++round) {
+    fs_->budgets().search_again();
+    attack(50);
+  }
+  // A budget that is found after this one shows that everything before it was looked at.
+  ASSERT_EQ(set("e", "4MiB"), 0);
+  ASSERT_TRUE(is_known("/e"));
+  EXPECT_EQ(report("/d").used, kMiB);
+}
+
 // Random changes of names and sizes. The sum must always be that of the files on the tiers.
 TEST_F(FilesystemBudgetTest, WhatIsCountedIsWhatIsThere) {
   for (const char* name : {"d/x/1", "d/x/z/2", "d/y/3", "out/x/4", "out/y/z/5"})

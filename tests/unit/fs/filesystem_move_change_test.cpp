@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "fs/core/directory_stream.hpp"
@@ -449,6 +451,14 @@ TEST_F(FileMoveTest, AThreadThatMustNotWaitGetsWouldWaitDuringASwitch) {
   EXPECT_GT(waits, 0) << "no call had to wait";
 }
 
+// Whether a thread of this process waits for something.
+bool is_asleep(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  return line.find(") S ") != std::string::npos;
+}
+
 TEST_F(FileMoveTest, ADirectoryRenamedWhileItIsCopiedHasOneName) {
   ASSERT_TRUE((*pool_)[kA].set_draining(true));  // so that new files go to b
   for (int calls = 1; calls <= 4; ++calls) {
@@ -456,12 +466,16 @@ TEST_F(FileMoveTest, ADirectoryRenamedWhileItIsCopiedHasOneName) {
     dir_.make_file("a/" + old_name + "/keep", "content");
     const InodeId directory = id_of(old_name);
     std::jthread other;
+    std::atomic<pid_t> renamer{0};
+    std::atomic<bool> renamed{false};
     syscall_hook.calls = calls;
     syscall_hook.before_naming = [&] {
       other = std::jthread([&] {
+        renamer = ::gettid();
         EXPECT_TRUE(fs_->names().rename(kRootId, old_name.c_str(), kRootId, name.c_str(), 0));
+        renamed = true;
       });
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(test::eventually([&] { return renamed || (renamer && is_asleep(renamer)); }));
     };
     const auto made = fs_->files().create(directory, "f", 0644, O_WRONLY, kRoot);
     EXPECT_TRUE(made) << "at " << calls;

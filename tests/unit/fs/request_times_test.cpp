@@ -29,6 +29,9 @@ TEST(RequestTimesTest, ATimeIsInTheFirstClassThatIsLongEnough) {
 TEST(RequestTimesTest, AnUnknownKindIsIgnored) {
   RequestTimes times;
   times.add(4096, microseconds(1));  // CUSE
+  for (std::size_t kind = 0; kind < RequestTimes::kKinds; ++kind) {
+    EXPECT_EQ(all(times.of(kind)), 0u) << kind;
+  }
 }
 
 TEST(RequestTimesTest, ARequestThatAnotherThreadAnswersIsCountedOnceWhenThatEnds) {

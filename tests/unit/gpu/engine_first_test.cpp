@@ -47,6 +47,8 @@ TEST_F(EngineFirstTest, ChecksumsAreReadyIfFilesMayBeShared) {
 TEST_F(EngineFirstTest, EngineEndsWhileItIsPrepared) {
   engine->prepare_in_background();
   engine.reset();
+  EXPECT_EQ(count(FakeCount::Streams), 0u) << "what was made by then is given back";
+  EXPECT_EQ(count(FakeCount::RegisteredBytes), 0u);
 }
 
 TEST_F(EngineFirstTest, DisabledEngineIsNotPrepared) {

@@ -11,6 +11,7 @@
 #include "gpu/engine_parts.hpp"
 #include "gpu/file_reader.hpp"
 #include "gpu/residency.hpp"
+#include "tests/support/fake_clock.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/gpu/engine_fixture.hpp"
@@ -18,8 +19,8 @@
 namespace sluice {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+using namespace std::chrono_literals;
 using test::pattern;
 
 const RouteFigures& of(const Stats::Figures& figures, Route route) {
@@ -57,45 +58,45 @@ TEST(StatsTest, CountsByRouteAndByGpu) {
 }
 
 TEST(StatsTest, PercentilesAreWithinFivePercent) {
-  for (const milliseconds pause : {milliseconds(1), milliseconds(20)}) {
-    Stats stats;
-    const auto before = steady_clock::now();
+  for (const nanoseconds took : {nanoseconds(700), nanoseconds(1'234'567), nanoseconds(20s)}) {
+    test::FakeClock clock;
+    Stats stats(clock);
     {
       Stats::Timer timer(stats, {});
-      std::this_thread::sleep_for(pause);
+      clock.advance(took);
       timer.finish({1 << 20, Route::Host, Why::HostMemory});
     }
-    const double least = std::chrono::duration<double>(pause).count();
-    const double most = std::chrono::duration<double>(steady_clock::now() - before).count();
     const auto figures = of(stats.all(), Route::Host);
+    const auto expected = static_cast<double>(took.count());
     for (const auto p : {figures.p50, figures.p99}) {
-      EXPECT_GE(std::chrono::duration<double>(p).count(), least * 0.95);
-      EXPECT_LE(std::chrono::duration<double>(p).count(), most * 1.05);
+      EXPECT_NEAR(static_cast<double>(p.count()), expected, expected * 0.05);
     }
-    EXPECT_GE(figures.peak, (1 << 20) / most * 0.99);
-    EXPECT_LE(figures.peak, (1 << 20) / least * 1.01);
+    EXPECT_EQ(figures.latency_sum, took);
+    EXPECT_NEAR(figures.peak, (1 << 20) * 1e9 / expected, 1);
   }
 }
 
 TEST(StatsTest, BusyTimeCountsOverlappingRequestsOnce) {
-  Stats stats;
-  const auto before = steady_clock::now();
+  constexpr nanoseconds kStep{64 * 1000};  // busy time has units of 64 ns
+  test::FakeClock clock;
+  Stats stats(clock);
   {
     Stats::Timer one(stats, GpuUuid{1}), two(stats, GpuUuid{2});
     one.take(Route::Staged);
-    std::this_thread::sleep_for(milliseconds(20));
+    clock.advance(kStep);
     two.take(Route::Staged);
-    std::this_thread::sleep_for(milliseconds(20));
-    EXPECT_GE(of(stats.all(), Route::Staged).busy, milliseconds(39)) << "also while they run";
+    clock.advance(kStep);
+    EXPECT_EQ(of(stats.all(), Route::Staged).busy, 2 * kStep) << "also while they run";
     one.finish({1, Route::Staged, Why::Small});
+    clock.advance(kStep);
     two.finish({1, Route::Staged, Why::Small});
   }
-  const auto took = steady_clock::now() - before;
+  clock.advance(kStep);
   for (const Route route : {Route::Staged, Route::Auto}) {
-    EXPECT_GE(of(stats.all(), route).busy, milliseconds(39));
-    EXPECT_LE(of(stats.all(), route).busy, took);
+    EXPECT_EQ(of(stats.all(), route).busy, 3 * kStep);
   }
-  EXPECT_LE(of(stats.of(GpuUuid{2}), Route::Staged).busy, took - milliseconds(19));
+  EXPECT_EQ(of(stats.of(GpuUuid{1}), Route::Staged).busy, 2 * kStep);
+  EXPECT_EQ(of(stats.of(GpuUuid{2}), Route::Staged).busy, 2 * kStep);
 }
 
 TEST(StatsTest, ConcurrentCountsAreComplete) {
@@ -275,6 +276,7 @@ TEST(WorkerPoolTest, JobThatWaitsForASlowDiskDoesNotHoldUpAnother) {
     EXPECT_TRUE(pool.run(quick, kUser));
     done = true;
   });
+  ASSERT_TRUE(test::eventually([&] { return pool.jobs() == 2; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than a turn
   slow.may_end.release();  // one worker is free, and takes only pieces of the other job
   EXPECT_TRUE(test::eventually([&] { return done.load(); }));

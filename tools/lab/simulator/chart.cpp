@@ -161,14 +161,14 @@ std::string svg_of(const Chart& chart) {
          drawing.elements() + "</svg>\n";
 }
 
-Chart chart_over_sizes(std::span<const Outcome> outcomes, const std::string& subtitle) {
+Chart chart_over_sizes(std::span<const ReplayResult> outcomes, const std::string& subtitle) {
   Chart chart{.title = "Requests served by the fastest tier",
               .subtitle = subtitle,
               .x_label = "size of the fastest tier (logarithmic)",
               .y_label = "hit ratio",
               .has_dots = true};
   // Logarithmic, because sizes of interest span orders of magnitude.
-  const auto x_of = [](const Outcome& outcome) {
+  const auto x_of = [](const ReplayResult& outcome) {
     return std::log2(static_cast<double>(std::max<std::uint64_t>(outcome.fast_bytes, 1)));
   };
   for (const auto& outcome : outcomes) {
@@ -189,7 +189,7 @@ Chart chart_over_sizes(std::span<const Outcome> outcomes, const std::string& sub
   return chart;
 }
 
-Chart chart_over_time(std::span<const Outcome> outcomes, const Trace& trace,
+Chart chart_over_time(std::span<const ReplayResult> outcomes, const Trace& trace,
                       const std::string& subtitle) {
   const double seconds = static_cast<double>(trace.span_us()) / 1e6;
   const bool in_days = seconds >= 3.0 * 24 * 3600;

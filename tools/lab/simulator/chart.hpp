@@ -26,9 +26,9 @@ struct Chart {
 std::string svg_of(const Chart& chart);
 
 // Hit ratio over the sizes of the fastest tier.
-Chart chart_over_sizes(std::span<const Outcome> outcomes, const std::string& subtitle);
+Chart chart_over_sizes(std::span<const ReplayResult> outcomes, const std::string& subtitle);
 // Hit ratio over time. REQUIRES: all have a fast tier of one size.
-Chart chart_over_time(std::span<const Outcome> outcomes, const Trace& trace,
+Chart chart_over_time(std::span<const ReplayResult> outcomes, const Trace& trace,
                       const std::string& subtitle);
 
 }  // namespace sluice

@@ -6,11 +6,11 @@
 
 namespace sluice {
 
-Outcome replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
-               const std::function<void(std::size_t records)>& progress) {
+ReplayResult replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
+                    const std::function<void(std::size_t records)>& progress) {
   constexpr std::size_t kReportEvery = 1 << 14;
   const auto contender = make_contender(policy, trace, options);
-  Outcome outcome{.policy = std::string(policy), .fast_bytes = options.tiers.front().bytes};
+  ReplayResult outcome{.policy = std::string(policy), .fast_bytes = options.tiers.front().bytes};
   outcome.slices.resize(kSlices);
   const auto start = trace.times.empty() ? 0 : trace.times.front();
   const auto counted_from =
@@ -66,7 +66,8 @@ Outcome replay(std::string_view policy, const Trace& trace, const SimulationOpti
   return outcome;
 }
 
-std::optional<double> gap_to_oracle(const Outcome& outcome, std::span<const Outcome> all) {
+std::optional<double> gap_to_oracle(const ReplayResult& outcome,
+                                    std::span<const ReplayResult> all) {
   std::optional<double> best;
   for (const auto& other : all) {
     if (is_oracle(other.policy) && other.fast_bytes == outcome.fast_bytes) {

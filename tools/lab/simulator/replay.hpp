@@ -14,7 +14,7 @@
 namespace sluice {
 
 // Requests after the warm-up; creations do not count.
-struct Outcome {
+struct ReplayResult {
   struct Count {
     std::uint64_t requests = 0, hits = 0;
     double ratio() const {
@@ -39,11 +39,11 @@ inline constexpr std::size_t kSlices =
 
 // Calls `progress` occasionally with the number of records that are done.
 // REQUIRES: as make_contender().
-Outcome replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
-               const std::function<void(std::size_t records)>& progress = {});
+ReplayResult replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
+                    const std::function<void(std::size_t records)>& progress = {});
 
 // The difference of hit ratios between the best oracle among `all`, with a fast tier of the same
 // size, and `outcome`. Nothing without an oracle.
-std::optional<double> gap_to_oracle(const Outcome& outcome, std::span<const Outcome> all);
+std::optional<double> gap_to_oracle(const ReplayResult& outcome, std::span<const ReplayResult> all);
 
 }  // namespace sluice

@@ -248,7 +248,7 @@ TEST(ReplayTest, CountsBytesAndTraffic) {
 }
 
 TEST(ReplayTest, GapIsRelativeToTheBestOracleOfTheSameSize) {
-  std::vector<Outcome> all(4);
+  std::vector<ReplayResult> all(4);
   all[0] = {.policy = "sluice", .fast_bytes = 1, .requests = {10, 4}};
   all[1] = {.policy = "belady", .fast_bytes = 1, .requests = {10, 5}};
   all[2] = {.policy = "belady-size", .fast_bytes = 1, .requests = {10, 7}};
@@ -365,7 +365,7 @@ bool is_well_formed(std::string_view xml) {
 
 TEST(ChartTest, IsWellFormedAndNamesEachLine) {
   const auto trace = trace_of("abcabcabdabe");
-  std::vector<Outcome> outcomes;
+  std::vector<ReplayResult> outcomes;
   for (const std::uint64_t size : {1, 2, 4}) {
     for (const auto policy : contender_names()) {
       outcomes.push_back(replay(policy, trace, options_with(size)));
@@ -388,7 +388,7 @@ TEST(ChartTest, IsWellFormedAndNamesEachLine) {
 
 TEST(ChartTest, DrawsAChartOfASinglePoint) {
   const auto trace = trace_of("a");
-  const std::vector<Outcome> outcomes{replay("lru", trace, options_with(1))};
+  const std::vector<ReplayResult> outcomes{replay("lru", trace, options_with(1))};
   EXPECT_TRUE(is_well_formed(svg_of(chart_over_sizes(outcomes, ""))));
   EXPECT_TRUE(is_well_formed(svg_of(chart_over_time(outcomes, trace, ""))));
 }
