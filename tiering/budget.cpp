@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
-#include <tuple>
 
 namespace sluice {
 
@@ -34,25 +33,70 @@ double value_of(const Expendable& file, double now) {
   return worth / idle / static_cast<double>(std::max<std::uint64_t>(file.bytes, 1));
 }
 
+DeletionOrder::DeletionOrder(std::span<const Expendable> files, double now) {
+  heap_.reserve(files.size());
+  for (std::uint32_t i = 0; i < files.size(); ++i) {
+    const Expendable& file = files[i];
+    if (file.bytes > 0) heap_.emplace_back(value_of(file, now), file.written, file.id, i);
+  }
+  std::make_heap(heap_.begin(), heap_.end(), std::greater<Rank>());
+}
+
+std::optional<std::uint32_t> DeletionOrder::next() {
+  if (heap_.empty()) return std::nullopt;
+  std::pop_heap(heap_.begin(), heap_.end(), std::greater<Rank>());
+  const std::uint32_t first = std::get<3>(heap_.back());
+  heap_.pop_back();
+  return first;
+}
+
 std::vector<std::uint32_t> choose_victims(std::span<const Expendable> files, std::uint64_t bytes,
                                           double now) {
-  using Rank = std::tuple<double, double, std::uint32_t>;
-  std::vector<Rank> heap;
-  heap.reserve(files.size());
-  for (std::uint32_t i = 0; i < files.size(); ++i) {
-    if (files[i].bytes > 0) heap.emplace_back(value_of(files[i], now), files[i].written, i);
-  }
-  // A heap and not a sort: usually a small part of the files goes.
-  const auto goes_later = std::greater<Rank>();
-  std::make_heap(heap.begin(), heap.end(), goes_later);
+  DeletionOrder order(files, now);
   std::vector<std::uint32_t> victims;
-  for (std::uint64_t freed = 0; freed < bytes && !heap.empty();) {
-    std::pop_heap(heap.begin(), heap.end(), goes_later);
-    victims.push_back(std::get<2>(heap.back()));
-    freed += files[victims.back()].bytes;
-    heap.pop_back();
+  for (std::uint64_t freed = 0; freed < bytes;) {
+    const auto next = order.next();
+    if (!next) break;
+    victims.push_back(*next);
+    freed += files[*next].bytes;
   }
   return victims;
+}
+
+bool is_for_now(Kept why) {
+  return why == Kept::InUse || why == Kept::Moving || why == Kept::Fresh;
+}
+
+std::string_view name_of(Kept why) {
+  switch (why) {
+    case Kept::Pinned:
+      return "pinned";
+    case Kept::LinkedOutside:
+      return "linked_outside";
+    case Kept::OfOthers:
+      return "of_others";
+    case Kept::InUse:
+      return "in_use";
+    case Kept::Moving:
+      return "moving";
+    case Kept::Fresh:
+      return "fresh";
+  }
+  return "";
+}
+
+std::optional<Kept> why_kept(const DeletionFacts& file, const Budget& budget, std::int64_t now,
+                             std::chrono::seconds rest) {
+  if (file.has_pin) return Kept::Pinned;
+  if (file.links != file.names) return Kept::LinkedOutside;
+  const bool is_limited = budget.user != 0 && file.owner != budget.user;
+  const auto is_of_others = [&](uid_t owner) { return is_limited && owner != budget.user; };
+  if (std::any_of(file.directory_owners.begin(), file.directory_owners.end(), is_of_others))
+    return Kept::OfOthers;
+  if (file.is_moving) return Kept::Moving;
+  if (file.is_in_use) return Kept::InUse;
+  if (file.written > now - rest.count() && file.written <= now) return Kept::Fresh;
+  return std::nullopt;
 }
 
 }  // namespace sluice

@@ -238,12 +238,11 @@ class ControlServer::Handler {
               {"pending", proposal->blocked_pending}}}};
   }
 
-  // Each tree, and what would be deleted from it first: what is above the budget, or the next
+  // Each tree, and what would be deleted from it first: what is above the budget, and the next
   // tenth of it.
   json budgets() {
     constexpr std::size_t kMostVictims = 10;
-    Budgets& budgets = parts_.filesystem.budgets();
-    for (const Budgets::Report& each : budgets.reports()) {
+    for (const Budgets::Report& each : parts_.filesystem.budgets().reports()) {
       send({{"budget",
              {{"path", each.path},
               {"budget", each.budget.bytes},
@@ -254,8 +253,8 @@ class ControlServer::Handler {
               {"deleted", each.deleted},
               {"deleted_bytes", each.deleted_bytes}}}});
       const std::uint64_t left = each.budget.bytes > each.used ? each.budget.bytes - each.used : 0;
-      for (const Budgets::Next& next :
-           budgets.next_victims(each.directory, left + each.budget.bytes / 10, kMostVictims)) {
+      for (const BudgetForecast::Next& next : parts_.filesystem.budget_forecast().next(
+               each.directory, left + each.budget.bytes / 10, kMostVictims)) {
         send({{"victim",
                {{"tree", each.path},
                 {"path", each.path + next.path},

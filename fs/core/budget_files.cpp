@@ -126,6 +126,10 @@ void BudgetFiles::set_bytes(File& file, std::uint64_t bytes) {
   file.bytes = bytes;
 }
 
+void BudgetFiles::end_spares() {
+  for (auto& [id, file] : files_) file.end_spare();
+}
+
 std::vector<bool> BudgetFiles::those_below(std::uint32_t top) const {
   std::vector<bool> out(directories_.size());
   std::vector<std::uint32_t> rest{top};

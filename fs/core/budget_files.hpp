@@ -33,6 +33,10 @@ class BudgetFiles {
     std::int64_t written = 0;  // seconds since the epoch
     bool is_spared = false;    // until the directory is listed again
     std::chrono::steady_clock::time_point spared_until{};
+    void end_spare() {
+      is_spared = false;
+      spared_until = {};
+    }
   };
   // A directory below ours, by the names on the way up to ours: "b", "a" for "a/b". Empty for ours.
   using Below = std::span<const std::string>;
@@ -48,6 +52,7 @@ class BudgetFiles {
   void remove_name(InodeId id, Below directory, const std::string& name);
   void erase(InodeId id);
   void set_bytes(File& file, std::uint64_t bytes);
+  void end_spares();  // of all files
 
   // What is below a directory gets another path, or is not below ours any more.
   void directory_renamed(Below from, Below to);

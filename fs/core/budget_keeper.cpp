@@ -2,14 +2,12 @@
 #include "fs/core/budget_keeper.hpp"
 
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/units.hpp"
-#include "tiering/pin.hpp"
 
 namespace sluice {
 namespace {
@@ -18,18 +16,15 @@ namespace {
 constexpr std::chrono::milliseconds kBusyPause{100}, kIdlePause{1000};
 constexpr std::chrono::milliseconds kListPause{100};
 
-std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
-std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 // Marks a file, so that from now on it cannot be opened. EBUSY if somebody uses it.
 class Doomed {
  public:
   static Result<Doomed> mark(const InodePtr& file) {
     Inode::Locked state(*file);
-    const bool is_used = state->open || state->uses > 0 || state->changes > 0 ||
-                         state->is_moving() || state->may_be_in_two_places() ||
-                         state->pages.maybe_mapped;
-    if (is_used || state->is_doomed) return Error(EBUSY, "the file is in use");
+    DeletionFacts facts;
+    DeletionRule::add_use(facts, *state);
+    if (facts.is_in_use || facts.is_moving || state->is_doomed)
+      return Error(EBUSY, "the file is in use");
     state->is_doomed = true;
     return Doomed(file);
   }
@@ -142,10 +137,7 @@ bool BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
 
 Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& victim,
                                   std::vector<InodePtr>& parents) {
-  std::vector<InodeId> references;
-  const auto removed = remove_named(place, victim, references, parents);
-  give_back(references);
-  if (!removed) return removed;
+  SLUICE_TRY(remove_named(place, victim, parents));
   const std::vector<InodeId> gone{victim.id};
   // If this fails, the next census finds the entries.
   [[maybe_unused]] const auto heat = parts_.store.forget_heat(gone);
@@ -154,59 +146,25 @@ Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& vic
   return {};
 }
 
-// Nothing inside the tree, from its directory (excluded) to the file, may have a pin. A pin of the
-// directory itself only says on which tier the files belong.
-Result<void> BudgetKeeper::check_pins(const InodePtr& directory, const InodePtr& file,
-                                      const InodePtr& parent) {
-  const auto has_pin = [&](const InodePtr& each) {
-    const auto fd = parts_.descriptors.any(each);
-    return fd && own_pin(parts_.pool, (*fd)->get(), "").has_value();
-  };
-  if (has_pin(file)) return Error(EPERM, "the file has a pin");
-  for (InodePtr at = parent; at && at->id() != directory->id(); at = parts_.tree.parent_of(at)) {
-    if (at->id() == kRootId) return Error(ESTALE, "the file has left the directory");
-    if (has_pin(at)) return Error(EPERM, "the file inherits a pin");
-  }
-  return {};
-}
-
 Result<void> BudgetKeeper::remove_named(const Place& place, const Budgets::Victim& victim,
-                                        std::vector<InodeId>& references,
                                         std::vector<InodePtr>& parents) {
-  std::vector<Names::Place> names;
-  InodePtr file;
-  for (const std::string& below : victim.names) {
-    const std::string path = place.path + below;
-    const InodePtr parent = SLUICE_TRY(parts_.tree.walk(parent_of(path), references));
-    const auto known = SLUICE_TRY(parts_.tree.look_up(
-        parent, name_of(path).c_str(), NamesLock::Free, InodeTable::LookupBy::Daemon));
-    if (!known.inode) return Error(ESTALE, "the file is gone");
-    references.push_back(known.inode->id());
-    if (known.inode->id() != victim.id) return Error(ESTALE, "the name is that of another file");
-    file = known.inode;
-    names.push_back({parent, name_of(path)});
-    parents.push_back(parent);
-  }
+  DeletionRule::Candidate candidate = SLUICE_TRY(rule_.find(place, victim));
+  const InodePtr& file = candidate.file;
+  const std::vector<Names::Place>& names = candidate.names;
+  for (const Names::Place& name : names) parents.push_back(name.parent);
   Doomed doomed = SLUICE_TRY(Doomed::mark(file));
-  for (const Names::Place& name : names) SLUICE_TRY(check_pins(place.directory, file, name.parent));
-  const std::int64_t now = parts_.clock.seconds();
-  std::size_t agreed = 0;
+  bool is_agreed = false;
   const auto agree = [&](const Located& found, const OpenCopy& parent) -> Result<void> {
-    if (found.st.st_nlink != names.size())
-      return Error(EPERM, "the file has a name outside the directory");
-    // A time in the future says nothing.
-    if (found.st.st_mtime > now - parts_.rest.count() && found.st.st_mtime <= now)
-      return Error(EBUSY, "the file was written just now");
-    struct stat st {};
-    if (::fstat(parent.get(), &st) < 0) return Error::last("stat");
-    const uid_t user = place.budget.user;
-    if (user != 0 && st.st_uid != user && found.st.st_uid != user)
-      return Error(EPERM, "it is not a file of the user who set the budget");
-    if (++agreed < names.size()) return {};
+    SLUICE_TRY(rule_.add(candidate.facts, found, parent));
+    if (candidate.facts.directory_owners.size() < names.size()) return {};
+    if (const auto kept = rule_.decide(candidate, place.budget))
+      return is_for_now(*kept) ? Error(EBUSY, "the file stays for now")
+                               : Error(EPERM, "the file stays");
+    is_agreed = true;
     return parts_.store.add_receipts({receipt_for(place, victim, found.tier)});
   };
   if (const auto removed = parts_.names.remove_unused(file, names, agree); !removed) {
-    if (agreed < names.size()) return removed;
+    if (!is_agreed) return removed;
     // The receipt was too early; another one corrects it.
     Receipt receipt = receipt_for(place, victim, file->tier());
     receipt.code = removed.error().code;

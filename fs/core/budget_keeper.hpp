@@ -2,10 +2,7 @@
 // BudgetKeeper keeps the trees of Budgets within their budgets: it finds them, lists them, watches
 // the files that are being written, and deletes files of least value.
 //
-// Never deleted are files that are open, being moved, or were written in the last minute; files
-// that have a pin of their own or from a directory inside the tree; files with a hard link outside
-// the tree; and files that the user who set the budget could not delete. Each deletion leaves a
-// receipt, which is stored first.
+// DeletionRule says which files must stay. Each deletion leaves a receipt, which is stored first.
 //
 // Threads: it owns three. "sluice-budget" deletes and never waits for a user. "sluice-list" reads
 // directories. "sluice-tell" tells the kernel, which makes it wait for users who change the same
@@ -17,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "fs/core/budget_forecast.hpp"
 #include "fs/core/budgets.hpp"
+#include "fs/core/deletion_rule.hpp"
 #include "fs/core/kernel_side.hpp"
 #include "fs/core/names.hpp"
 #include "metadata/store.hpp"
@@ -38,8 +37,14 @@ class BudgetKeeper {
     const Clock& clock;
     std::chrono::seconds rest;  // see Budgets
     std::function<void(InodeId)> file_is_gone;
+    std::function<void()> flush;  // stores the accesses of the last seconds
   };
-  explicit BudgetKeeper(Parts parts) : parts_(std::move(parts)) {}
+  explicit BudgetKeeper(Parts parts)
+      : parts_(std::move(parts)),
+        rule_({parts_.pool, parts_.table, parts_.tree, parts_.descriptors, parts_.clock,
+               parts_.rest}),
+        forecast_({parts_.pool, parts_.tree, parts_.descriptors, parts_.budgets, rule_,
+                   parts_.clock, parts_.flush}) {}
   ~BudgetKeeper() { stop(); }
   BudgetKeeper(const BudgetKeeper&) = delete;
   BudgetKeeper& operator=(const BudgetKeeper&) = delete;
@@ -47,6 +52,8 @@ class BudgetKeeper {
   // Starts the threads, which run until stop(). REQUIRES: called at most once.
   void start();
   void stop();
+  // What it will delete.
+  BudgetForecast& forecast() { return forecast_; }
 
  private:
   using Place = Budgets::Place;
@@ -64,8 +71,7 @@ class BudgetKeeper {
   Result<void> remove(const Place& place, const Budgets::Victim& victim,
                       std::vector<InodePtr>& parents);
   Result<void> remove_named(const Place& place, const Budgets::Victim& victim,
-                            std::vector<InodeId>& references, std::vector<InodePtr>& parents);
-  Result<void> check_pins(const InodePtr& directory, const InodePtr& file, const InodePtr& parent);
+                            std::vector<InodePtr>& parents);
   Receipt receipt_for(const Place& place, const Budgets::Victim& victim, TierIndex tier) const;
 
   void list(const std::stop_token& stop);
@@ -81,6 +87,8 @@ class BudgetKeeper {
   void tell(const std::stop_token& stop);
 
   const Parts parts_;
+  DeletionRule rule_;
+  BudgetForecast forecast_;
   unsigned searched_ = 0;  // Budgets::searches_wanted() at the last search
   Mutex mutex_;
   StopCondVar wake_;

@@ -388,6 +388,8 @@ void Budgets::put_tree(const InodePtr& directory, std::vector<InodeId> reference
     const MutexLock lock(tree->mutex);
     tree->directory = directory;
     tree->references.insert(tree->references.end(), references.begin(), references.end());
+    // Another user may delete other files.
+    if (tree->budget != budget) tree->files.end_spares();
     tree->budget = budget;
   }
   wake();
@@ -432,24 +434,19 @@ std::vector<Budgets::Report> Budgets::reports() {
   return out;
 }
 
-std::vector<Budgets::Standing> Budgets::standing(const InodePtr& inode) {
-  std::vector<Standing> out;
-  const InodeId id = inode->id();
-  const auto now = static_cast<double>(parts_.clock.seconds());
-  const bool has_links = size_of(parts_.descriptors, inode).has_links;
-  for (const Above& place : trees_of(climb_from_file(inode), has_links)) {
-    Tree& tree = *place.tree;
-    const MutexLock lock(tree.mutex);
-    const BudgetFiles::File* const file = tree.files.find(id);
-    if (file == nullptr) continue;
-    const auto rank = [&](const BudgetFiles::File& each) {
-      return std::pair(value_of({each.bytes, each.uses, each.last_use, 0}, now), each.written);
-    };
-    Standing standing{place.id, tree.budget, tree.files.used(), 0};
-    for (const auto& [other, each] : tree.files.all()) {
-      if (other != id && rank(each) < rank(*file)) standing.before += each.bytes;
-    }
-    out.push_back(standing);
+Budgets::TreePtr Budgets::tree_of(InodeId directory) {
+  const MutexLock lock(mutex_);
+  const auto found = trees_.find(directory);
+  return found == trees_.end() ? nullptr : found->second;
+}
+
+std::vector<Budgets::TreePtr> Budgets::trees_with(const InodePtr& file) {
+  std::vector<TreePtr> out;
+  if (!is_active()) return out;
+  const bool has_links = size_of(parts_.descriptors, file).has_links;
+  for (const Above& each : trees_of(climb_from_file(file), has_links)) {
+    const MutexLock lock(each.tree->mutex);
+    if (each.tree->files.contains(file->id())) out.push_back(each.tree);
   }
   return out;
 }

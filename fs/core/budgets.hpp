@@ -134,22 +134,31 @@ class Budgets {
     bool is_stuck = false;  // it is full, and nothing in it may be deleted now
   };
   std::vector<Report> reports();
-  // The files that would be deleted first if `bytes` more were written than there is room for.
-  struct Next {
-    std::string path;
+  // A file whose turn it is.
+  struct Victim {
+    InodeId id{};
+    std::vector<std::string> names;  // every one that the tree knows, below its directory
     std::uint64_t bytes = 0;
-    double uses = 0;
-    double last_use = 0;
+    double uses = 0, last_use = 0;
+    std::int64_t written = 0;  // seconds since the epoch
   };
-  std::vector<Next> next_victims(InodeId directory, std::uint64_t bytes, std::size_t most);
-  // What would be deleted before this file: the tree's directory, and the bytes.
-  struct Standing {
-    InodeId directory{};
-    Budget budget;
+
+  // For BudgetForecast.
+  TreePtr tree_of(InodeId directory);  // nullptr if it has none
+  std::vector<TreePtr> trees_with(const InodePtr& file);
+  // The tree of a directory that nobody keeps within a budget. It does not follow what users do.
+  TreePtr draft(const InodePtr& directory, const TreeList& list);
+  struct Contents {
+    bool is_known = false;  // false: the rest is missing
     std::uint64_t used = 0;
-    std::uint64_t before = 0;  // bytes of the files that go first
+    std::vector<InodeId> ids;
+    std::vector<Expendable> files;  // as many
   };
-  std::vector<Standing> standing(const InodePtr& file);
+  Contents contents(Tree& tree);
+  // Without names if the file has left the tree.
+  Victim victim(Tree& tree, InodeId file);
+  // What kept the file from being deleted is over; see spare().
+  void unspare(Tree& tree, InodeId file);
 
   // For BudgetKeeper.
   void begin() { is_active_ = true; }
@@ -174,12 +183,6 @@ class Budgets {
   // Reads the sizes of the files that are being written. True if there are any.
   bool poll();
   // What must go now, first to go first. Empty if there is nothing to do.
-  struct Victim {
-    InodeId id{};
-    std::vector<std::string> names;  // every one that the tree knows, below its directory
-    std::uint64_t bytes = 0;
-    double uses = 0, last_use = 0;
-  };
   std::vector<Victim> choose(Tree& tree);
   // `parents`: the directories in which the victim had its names.
   void deleted(Tree& tree, const Victim& victim, const std::vector<InodePtr>& parents);
@@ -229,6 +232,7 @@ class Budgets {
   Facts facts_of(const TreeList& list);
   // REQUIRES: the tree is locked.
   std::vector<Expendable> candidates(const Tree& tree, std::vector<InodeId>& ids) const;
+  static Victim victim_locked(const Tree& tree, InodeId file);
   void update_active() REQUIRES(mutex_);
 
   const Parts parts_;

@@ -16,6 +16,10 @@ constexpr std::chrono::seconds kSpared{2};
 constexpr std::chrono::milliseconds kLongChoice{5}, kAfterVainChoice{20};
 constexpr int kChoiceShare = 10;  // at most 1/10 of the time is spent on choosing in vain
 
+Expendable expendable(InodeId id, const BudgetFiles::File& file) {
+  return {file.bytes, file.uses, file.last_use, static_cast<double>(file.written), to_number(id)};
+}
+
 }  // namespace
 
 bool Budgets::has_tree(InodeId directory) {
@@ -171,7 +175,7 @@ std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeI
     if (file.is_spared || file.spared_until > now || file.written > rested) continue;
     if (tree.growing.contains(id)) continue;
     ids.push_back(id);
-    out.push_back({file.bytes, file.uses, file.last_use, static_cast<double>(file.written)});
+    out.push_back(expendable(id, file));
   }
   return out;
 }
@@ -197,9 +201,7 @@ std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
   std::vector<Victim> victims;
   for (const std::uint32_t each :
        choose_victims(files, needed - budget, static_cast<double>(parts_.clock.seconds()))) {
-    const Expendable& file = files[each];
-    victims.push_back(
-        {ids[each], tree.files.paths(ids[each]), file.bytes, file.uses, file.last_use});
+    victims.push_back(victim_locked(tree, ids[each]));
   }
   tree.is_stuck = victims.empty();
   // Users of the tree wait for its lock. A choice among many files takes long, and one that found
@@ -214,28 +216,40 @@ std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
   return victims;
 }
 
-std::vector<Budgets::Next> Budgets::next_victims(InodeId directory, std::uint64_t bytes,
-                                                 std::size_t most) {
-  std::vector<Next> out;
-  TreePtr found;
-  {
-    const MutexLock lock(mutex_);
-    if (const auto at = trees_.find(directory); at != trees_.end()) found = at->second;
-  }
-  if (!found) return out;
-  Tree& tree = *found;
+Budgets::Victim Budgets::victim_locked(const Tree& tree, InodeId id) NO_THREAD_SAFETY_ANALYSIS {
+  const BudgetFiles::File* const file = tree.files.find(id);
+  if (file == nullptr) return {};
+  return {id, tree.files.paths(id), file->bytes, file->uses, file->last_use, file->written};
+}
+
+Budgets::Victim Budgets::victim(Tree& tree, InodeId file) {
   const MutexLock lock(tree.mutex);
-  std::vector<InodeId> ids;
-  const auto files = candidates(tree, ids);
-  const std::uint64_t needed =
-      std::max(tree.files.used() + bytes, tree.budget.bytes) - tree.budget.bytes;
-  for (const std::uint32_t each :
-       choose_victims(files, needed, static_cast<double>(parts_.clock.seconds()))) {
-    if (out.size() == most) break;
-    const Expendable& file = files[each];
-    out.push_back({tree.files.paths(ids[each])[0], file.bytes, file.uses, file.last_use});
+  return victim_locked(tree, file);
+}
+
+Budgets::Contents Budgets::contents(Tree& tree) {
+  const MutexLock lock(tree.mutex);
+  Contents out;
+  out.is_known = tree.is_known && !tree.is_suspect;
+  if (!out.is_known) return out;
+  out.used = tree.files.used();
+  out.ids.reserve(tree.files.all().size());
+  out.files.reserve(tree.files.all().size());
+  for (const auto& [id, file] : tree.files.all()) {
+    out.ids.push_back(id);
+    out.files.push_back(expendable(id, file));
   }
   return out;
+}
+
+Budgets::TreePtr Budgets::draft(const InodePtr& directory, const TreeList& list) {
+  auto tree = std::make_shared<Tree>();
+  {
+    const MutexLock lock(tree->mutex);
+    tree->directory = directory;
+  }
+  install(*tree, list);
+  return tree;
 }
 
 void Budgets::deleted(Tree& tree, const Victim& victim, const std::vector<InodePtr>& parents) {
@@ -261,6 +275,11 @@ void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
   if (file == nullptr) return;
   file->is_spared = how_long == Spare::Always;
   file->spared_until = steady_clock::now() + kSpared;
+}
+
+void Budgets::unspare(Tree& tree, InodeId id) {
+  const MutexLock lock(tree.mutex);
+  if (BudgetFiles::File* const file = tree.files.find(id)) file->end_spare();
 }
 
 bool Budgets::suspect(Tree& tree, const Victim& victim) {

@@ -68,10 +68,13 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       moves_(pool, tree_, attributes_, migration_.get()),
       gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_},
            {table_, tree_, descriptors_, attributes_, engine_, std::move(settings.hbm_list)}),
-      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, gpu_.hbm_pins(), accesses_,
-               gpu_, moves_, budgets_, clock, migration_.get()}),
+      // The result is ignored: a forecast that lacks the accesses of the last seconds is good
+      // enough.
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
-                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {
+                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); },
+                      [this] { [[maybe_unused]] const auto flushed = flush(); }}),
+      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, gpu_.hbm_pins(), accesses_,
+               gpu_, moves_, budgets_, budget_keeper_.forecast(), clock, migration_.get()}) {
   tree_.keep_spares();
 }
 

@@ -82,6 +82,7 @@ class Filesystem {
   AccessTracker& accesses() { return accesses_; }
   Relocator& relocator() { return relocator_; }
   Budgets& budgets() { return budgets_; }
+  BudgetForecast& budget_forecast() { return budget_keeper_.forecast(); }
   // nullptr if files are never moved.
   Migration* migration() { return migration_.get(); }
 
@@ -139,8 +140,8 @@ class Filesystem {
   std::unique_ptr<Migration> migration_;  // destroyed before the parts that its threads use
   MoveRequests moves_;
   GpuFiles gpu_;
-  Xattrs xattrs_;
   BudgetKeeper budget_keeper_;
+  Xattrs xattrs_;
   // Held while a tier goes offline or online, or another disk takes its place. Before
   // Namespace::lock.
   Mutex presence_;

@@ -27,11 +27,22 @@ bool is_hidden(std::string_view name) { return is_ours(name) || is_acl_alias(nam
 
 bool is_virtual(std::string_view name) { return name.starts_with(kVirtualPrefix); }
 
+// user.sluice.budget.SIZE.
+constexpr std::string_view kBudgetPreview = "budget.";
+// The kernel gives out values of at most 64 KiB.
+constexpr std::size_t kMostPathBytes = 48UL << 10;
+
 std::string_view without_prefix(std::string_view name) {
   return name.substr(kVirtualPrefix.size());
 }
 
 }  // namespace
+
+bool Xattrs::is_slow(std::string_view name) {
+  if (!is_virtual(name)) return false;
+  name = without_prefix(name);
+  return name == "explain" || name.starts_with(kBudgetPreview);
+}
 
 Result<std::string> Xattrs::get(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
@@ -97,6 +108,8 @@ Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_vie
     return parts_.pool[pin].name();
   }
   if (name == "budget") return budget_of(inode);
+  if (name.starts_with(kBudgetPreview))
+    return preview_budget(inode, name.substr(kBudgetPreview.size()));
   if (!S_ISREG(inode->type)) return Error(ENODATA, "getxattr");
   if (name == "accesses") {
     return std::to_string(SLUICE_TRY(parts_.accesses.heat(inode)).opens);
@@ -171,6 +184,47 @@ Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view valu
                                                 encode_budget({*bytes, user}), 0, Caller{});
   parts_.budgets.changed(directory);
   return done;
+}
+
+namespace {
+
+nlohmann::json to_json(const BudgetForecast::Sum& sum) {
+  return {{"files", sum.files}, {"bytes", sum.bytes}};
+}
+
+}  // namespace
+
+// Who may set a budget may ask what it would delete.
+Result<std::string> Xattrs::preview_budget(const InodePtr& directory, std::string_view size) {
+  using nlohmann::json;
+  const uid_t user = current_caller().uid;
+  SLUICE_TRY(check_budget(directory, user));
+  const auto bytes = parse_size(size);
+  if (!bytes || *bytes == 0) return Error(EINVAL, "not a size");
+  const auto preview = SLUICE_TRY(parts_.forecast.preview(directory, {*bytes, user}));
+  json kept = json::object(), first = json::array();
+  for (const auto& [why, sum] : preview.kept) kept[std::string(name_of(why))] = to_json(sum);
+  std::size_t path_bytes = 0;
+  for (const BudgetForecast::Going& file : preview.first) {
+    const json path = file.path;
+    path_bytes += path.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    if (path_bytes > kMostPathBytes) break;
+    first.push_back({{"path", path},
+                     {"bytes", file.bytes},
+                     {"last_use", static_cast<std::int64_t>(file.last_use)},
+                     {"waits", file.why ? json(name_of(*file.why)) : json()}});
+  }
+  const json out = {{"budget", preview.budget.bytes},
+                    {"in_force", preview.in_force ? json(*preview.in_force) : json()},
+                    {"used", preview.used},
+                    {"files", preview.files},
+                    {"now", to_json(preview.now)},
+                    {"later", to_json(preview.later)},
+                    {"first", first},
+                    {"kept", kept},
+                    {"over", preview.over},
+                    {"complete", preview.is_complete}};
+  return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 nlohmann::json Xattrs::hbm_of(const InodePtr& inode) {
@@ -351,12 +405,12 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
     const Rule& rule = policy.rules[facts.rule];
     j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};
   }
-  for (const Budgets::Standing& each : parts_.budgets.standing(inode)) {
-    const auto directory = parts_.tree.inode(each.directory);
-    j["budgets"].push_back({{"directory", directory ? parts_.tree.path_of(*directory) : ""},
+  for (const BudgetForecast::Standing& each : parts_.forecast.standing(inode)) {
+    j["budgets"].push_back({{"directory", each.directory},
                             {"budget", each.budget.bytes},
                             {"used", each.used},
-                            {"before", each.before}});
+                            {"before", each.before},
+                            {"kept", each.kept ? json(name_of(*each.kept)) : json()}});
   }
   const bool by_value = policy.method == Method::Value;
   if (by_value) add_worth(j, appraise(facts, tiers, policy, market, now), market, names);

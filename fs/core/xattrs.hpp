@@ -14,6 +14,7 @@
 #include "base/result.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
+#include "fs/core/budget_forecast.hpp"
 #include "fs/core/budgets.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/gpu_files.hpp"
@@ -39,12 +40,16 @@ class Xattrs {
     GpuFiles& gpu;
     MoveRequests& moves;
     Budgets& budgets;
+    BudgetForecast& forecast;
     const Clock& clock;
     Migration* migration;  // nullptr: files are never moved
   };
   explicit Xattrs(const Parts& parts) : parts_(parts) {}
 
+  // May take long if is_slow(name).
   Result<std::string> get(InodeId id, const char* name);
+  // Whether the value depends on many files.
+  static bool is_slow(std::string_view name);
   Result<std::string> list(InodeId id, const Caller& caller);
   Result<void> set(InodeId id, const char* name, const char* value, std::size_t size, int flags,
                    const Caller& caller);
@@ -62,6 +67,8 @@ class Xattrs {
   // Whether this user may change the budget of the directory.
   Result<void> check_budget(const InodePtr& directory, uid_t user);
   Result<std::string> budget_of(const InodePtr& inode);
+  // The value of user.sluice.budget.SIZE, as JSON: what that budget would delete.
+  Result<std::string> preview_budget(const InodePtr& directory, std::string_view size);
   void pin_changed(const InodePtr& inode);
   // The value of user.sluice.explain, as JSON.
   Result<std::string> explain(const InodePtr& inode);

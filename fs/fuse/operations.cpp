@@ -354,7 +354,16 @@ void reply_bytes(fuse_req_t request, const std::string& bytes, std::size_t room)
   }
 }
 
-void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t size) {
+void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t size) try {
+  if (Xattrs::is_slow(name)) {
+    Filesystem& fs = filesystem(request, FUSE_GETXATTR);
+    return answer_slowly(
+        request,
+        [&fs, inode, name = std::string(name)] {
+          return fs.xattrs().get(InodeId{inode}, name.c_str());
+        },
+        [request, size](const Result<std::string>& value) { reply_bytes(request, *value, size); });
+  }
   answer(
       request,
       [&]() -> Result<std::string> {
@@ -366,6 +375,8 @@ void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::si
         return fs.xattrs().get(InodeId{inode}, name);
       },
       [&](const Result<std::string>& value) { reply_bytes(request, *value, size); });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
 void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {

@@ -312,6 +312,7 @@ Session::End Session::run() {
   const bool ok = loop_->run();
   unmounts_ = !hands_over_;
   filesystem_->budgets().stop_waiting();
+  filesystem_->budget_forecast().stop();
   transfers_.reset();  // no request is answered any more
   slow_requests_.reset();
   if (hands_over_) return End::HandedOver;

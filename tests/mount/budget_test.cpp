@@ -2,9 +2,11 @@
 // Directories with a budget: who may set it, what counts, what is deleted and what never is.
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <pty.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -40,7 +42,7 @@ class BudgetTest : public TieringTest {
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
   }
   void set(const std::string& name, const std::string& size) const {
-    const CommandResult result = sluice({"budget", *this / name, size});
+    const CommandResult result = sluice({"budget", *this / name, size, "--yes"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
   }
   Json budget(const std::string& path) const {
@@ -499,6 +501,122 @@ TEST_F(BudgetTest, ExplainAndPlanShowWhatGoesNext) {
   const Json victims = ask({"plan"}).at("victims");
   ASSERT_FALSE(victims.empty());
   EXPECT_EQ(victims.at(0).at("path"), "/d/f0");
+}
+
+TEST_F(BudgetTest, SaysWhatItDeletesAndWithoutATerminalNeedsAYes) {
+  for (int i = 0; i < 14; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 9000 - 100 * i);
+  start();
+  const std::string d = *this / "d";
+  const CommandResult dry = sluice({"budget", d, "2MiB", "--dry-run"});
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  for (const char* said : {"holds 14.0 MiB in 14 files", "/d/f0\n", "/d/f9\n", "... and 2 more",
+                           "12 files, 12.0 MiB: within seconds"})
+    EXPECT_NE(dry.out.find(said), std::string::npos) << said << " is not in\n" << dry.out;
+  EXPECT_EQ(dry.out.find("/d/f10\n"), std::string::npos) << dry.out;
+  const CommandResult refused = sluice({"budget", d, "2MiB"});
+  EXPECT_EQ(refused.exit_code, 1) << refused.out;
+  for (const char* said : {"12 files, 12.0 MiB", "--yes", "--dry-run", "nothing was set"})
+    EXPECT_NE(refused.err.find(said), std::string::npos) << said << " is not in\n" << refused.err;
+  EXPECT_EQ(xattr_of(d, kBudget), std::nullopt);
+  // What deletes nothing needs no question.
+  const CommandResult large = sluice({"budget", d, "1GiB"});
+  EXPECT_EQ(large.exit_code, 0) << large.err;
+  EXPECT_EQ(large.out, "");
+  ASSERT_TRUE(is_counted("/d", 14 * kMiB));
+  EXPECT_EQ(sluice({"budget", d, "2MiB"}).exit_code, 1);
+  EXPECT_EQ(xattr_of(d, kBudget), std::to_string(1ULL << 30));
+  const Json said = Json::parse(sluice({"budget", d, "12MiB", "--dry-run", "--json"}).out);
+  const CommandResult done = sluice({"budget", d, "12MiB", "--yes"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_NE(done.out.find("2 files, 2.0 MiB: within seconds"), std::string::npos) << done.out;
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_TRUE(eventually([&] { return deleted() == Strings{"/d/f1", "/d/f0"}; }));
+  EXPECT_EQ(said.at("now").at("files"), 2);
+  EXPECT_EQ(said.at("first").at(0).at("path"), "f0");
+  EXPECT_EQ(said.at("first").at(1).at("path"), "f1");
+  // Nor does one that deletes no more than the one before, or none.
+  EXPECT_EQ(sluice({"budget", d, "13MiB"}).exit_code, 0);
+  EXPECT_EQ(sluice({"budget", d, "none"}).exit_code, 0);
+  for (const Strings& wrong : {Strings{"budget", "--yes", d}, Strings{"budget", "--dry-run"},
+                               Strings{"budget", "--yes", "--dry-run", d, "1MiB"}})
+    EXPECT_EQ(sluice(wrong).exit_code, 2) << wrong[1];
+}
+
+// Runs `sluice` at a terminal, types this line, and returns what it says.
+std::string typed(const std::vector<std::string>& arguments, const std::string& line, int& code) {
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    std::vector<char*> argv{const_cast<char*>("sluice")};
+    for (const auto& each : arguments) argv.push_back(const_cast<char*>(each.c_str()));
+    argv.push_back(nullptr);
+    ::execv(sluice_binary().c_str(), argv.data());
+    ::_exit(127);
+  }
+  // The terminal buffers the line.
+  EXPECT_EQ(::write(terminal, line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  std::string said;
+  char piece[4096];
+  for (ssize_t got; (got = ::read(terminal, piece, sizeof piece)) > 0;)
+    said.append(piece, static_cast<std::size_t>(got));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return said;
+}
+
+TEST_F(BudgetTest, AtATerminalItAsks) {
+  for (int i = 0; i < 3; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 9000 - 100 * i);
+  start();
+  const std::string d = *this / "d";
+  int code = -1;
+  for (const char* no : {"\n", "n\n", "what\n"}) {
+    const std::string said = typed({"budget", d, "2MiB"}, no, code);
+    EXPECT_EQ(code, 1) << said;
+    EXPECT_NE(said.find("/d/f0"), std::string::npos) << said;
+    EXPECT_NE(said.find("[y/N]"), std::string::npos) << said;
+    EXPECT_EQ(xattr_of(d, kBudget), std::nullopt);
+  }
+  const std::string said = typed({"budget", d, "2MiB"}, "y\n", code);
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_TRUE(is_within("/d"));
+  EXPECT_TRUE(eventually([&] { return deleted() == Strings{"/d/f0"}; }));
+}
+
+// Plan and explain obey what the deletion obeys.
+TEST_F(BudgetTest, WhatIsProtectedIsNeitherPlannedNorDeleted) {
+  put_old("hdd", "d/linked", kMiB, 9000);
+  put_old("ssd", "d/pinned", kMiB, 8000);
+  put_old("hdd", "d/open", kMiB, 7000);
+  put_old("nvme", "d/f1", kMiB, 500);
+  put_old("hdd", "d/f2", kMiB, 400);
+  start();
+  ASSERT_EQ(::link((*this / "d/linked").c_str(), (*this / "outside").c_str()), 0);
+  ASSERT_EQ(sluice({"pin", "ssd", *this / "d/pinned"}).exit_code, 0);
+  const UniqueFd open(::open((*this / "d/open").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(open);
+  set("d", "5200KiB");
+  ASSERT_TRUE(is_counted("/d", 5 * kMiB));
+  Strings planned;
+  const Json plan = ask({"plan"});
+  for (const Json& each : plan.at("victims")) planned.push_back(each.at("path"));
+  EXPECT_EQ(planned, Strings{"/d/f1"});
+  const auto kept = [&](const std::string& name) {
+    return explain(name).at("budgets").at(0).at("kept");
+  };
+  EXPECT_EQ(kept("d/linked"), "linked_outside");
+  EXPECT_EQ(kept("d/pinned"), "pinned");
+  EXPECT_EQ(kept("d/open"), "in_use");
+  EXPECT_TRUE(kept("d/f1").is_null());
+  EXPECT_EQ(explain("d/f1").at("budgets").at(0).at("before"), 0);
+  EXPECT_EQ(explain("d/f2").at("budgets").at(0).at("before"), kMiB);
+  const CommandResult text = sluice({"explain", *this / "d/linked"});
+  EXPECT_NE(text.out.find("is not deleted (a hard link outside the directory)"), std::string::npos)
+      << text.out;
+  set("d", "4500KiB");
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_TRUE(eventually([&] { return deleted() == Strings{"/d/f1"}; }));
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ Explains for each file where it is and why, how hot it is, and what would move i
            that it saves on the faster one, and what room there is worth
   pin      the pin that applies to it, and where that pin is set
   rule     the rule of the configuration that matches it
+  budget   for each budget above it, when it is deleted, or why it is not
   up, down the scores at which it moves, with policy = "thresholds"
   stays    how long it will not move because it arrived recently (min_stay)
   twin     the tier with an old copy that takes the file's place if it goes back unchanged

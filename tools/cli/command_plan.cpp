@@ -28,7 +28,8 @@ Shows what a pass would move now, and why, without moving anything. Moves are li
 in the order in which they would be made. Files that should move but cannot yet are
 counted by reason. Below are the waiting that the moves save, and what room on each
 tier is worth (its price). Of directories with a budget, the files that would be
-deleted next are shown. 'sluice tier run' makes such a pass.
+deleted next are shown, without those that may not be deleted now. 'sluice tier run'
+makes such a pass.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.

@@ -148,10 +148,15 @@ class Writer {
     for (const Json& each : budgets) {
       const std::uint64_t budget = number_of(each, "budget");
       const std::uint64_t used = number_of(each, "used");
-      const std::uint64_t left = budget > used ? budget - used : 0;
-      line("budget", text_of(each, "directory") + " may hold " + format_size(budget) +
-                         " and holds " + format_size(used) + "; this file is deleted after " +
-                         format_size(left + number_of(each, "before")) + " more are written there");
+      const std::uint64_t limit = budget + number_of(each, "before");
+      const std::string when =
+          limit > used ? "after about " + format_size(limit - used) + " more are written there"
+                       : "now";
+      const std::string kept = text_of(each, "kept");
+      line("budget",
+           text_of(each, "directory") + " may hold " + format_size(budget) + " and holds " +
+               format_size(used) + "; this file " +
+               (kept.empty() ? "is deleted " + when : "is not deleted (" + kept_text(kept) + ")"));
     }
   }
 
@@ -220,6 +225,16 @@ class Writer {
 };
 
 }  // namespace
+
+std::string kept_text(const std::string& why) {
+  if (why == "pinned") return "a pin";
+  if (why == "linked_outside") return "a hard link outside the directory";
+  if (why == "of_others") return "the user who sets the budget could not delete it";
+  if (why == "in_use") return "in use";
+  if (why == "moving") return "being moved";
+  if (why == "fresh") return "written in the last minute";
+  return why;
+}
 
 std::vector<ExplanationLine> explanation_lines(const Json& explanation, std::int64_t now) {
   return Writer(explanation, now).lines();

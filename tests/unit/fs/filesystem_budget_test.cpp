@@ -4,16 +4,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <ctime>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
 
 #include "fs/core/no_waiting.hpp"
+#include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
@@ -472,6 +476,243 @@ TEST_F(FilesystemBudgetTest, WhatIsCountedIsWhatIsThere) {
     ASSERT_TRUE(eventually([&] { return report("/d").used == expected; }))
         << report("/d").used << " instead of " << expected << " after" << done;
   }
+}
+
+// What would be deleted is said before: by user.sluice.budget.SIZE, for plan, and by explain.
+class BudgetForecastTest : public FilesystemBudgetTest {
+ protected:
+  static constexpr Caller kOther{1001, 1001, 022};
+  static constexpr std::chrono::hours kRest{1};
+  static constexpr int kFresh = 5, kOld = 4000;  // ages in seconds
+  using Json = nlohmann::json;
+  using Paths = std::set<std::string>;
+
+  void mount() {
+    fs_.reset();
+    pool_.reset();
+    pool_ = open(make_tiers("abc"));
+    Filesystem::Settings settings;
+    settings.budget_rest = kRest;
+    settings.migration.emplace().automatic = false;  // explain needs it
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings));
+    fs_->keep_budgets();
+  }
+  std::string preview_text(const std::string& directory, const std::string& size,
+                           const Caller& who = kRoot) {
+    const CurrentCaller now(who);
+    return xattr(directory, ("user.sluice.budget." + size).c_str());
+  }
+  Json preview(const std::string& directory, std::uint64_t bytes, const Caller& who = kRoot) {
+    return Json::parse(preview_text(directory, std::to_string(bytes), who));
+  }
+  static Paths named(const Json& preview) {
+    Paths out;
+    for (const Json& file : preview.at("first")) {
+      if (file.at("waits").is_null()) out.insert(file.at("path"));
+    }
+    return out;
+  }
+  void own(const std::string& name, const Caller& who) {
+    ASSERT_EQ(::lchown(at("a", name).c_str(), who.uid, who.gid), 0);
+  }
+  Json standing(const std::string& path) {
+    const Json budgets = Json::parse(xattr(path, "user.sluice.explain")).at("budgets");
+    return budgets.empty() ? Json() : budgets.at(0);
+  }
+
+  // Makes a tree of 14 files. Returns their names in it; the first is that of a file, others are
+  // hard links to the one before.
+  using Random = std::mt19937_64;
+  std::vector<std::vector<std::string>> grow(const std::string& tree, Random& random) {
+    const auto chance = [&](unsigned of) { return random() % of == 0; };
+    std::vector<std::vector<std::string>> files;
+    for (int i = 0; i < 14; ++i) {
+      const char* const directory =
+          std::array{"", "own/", "others/", "pinned/", "deep/er/"}[random() % 5];
+      const std::string name = directory + std::to_string(i);
+      const int age = chance(6) ? kFresh : kOld + 100 * static_cast<int>(random() % 8);
+      put_old(tree + "/" + name, 4096 * (1 + random() % 12), age);
+      files.push_back({name});
+      own(tree + "/" + name, chance(2) ? kUser : kOther);
+      const std::string path = at("a", tree + "/" + name);
+      if (chance(6)) {
+        files.back().push_back(name + "-link");
+        EXPECT_EQ(::link(path.c_str(), (path + "-link").c_str()), 0);
+      }
+      if (chance(6)) {
+        EXPECT_EQ(::link(path.c_str(), at("a", "outside-" + tree + std::to_string(i)).c_str()), 0);
+      }
+    }
+    own(tree, kUser);
+    for (const char* each : {"/own", "/others", "/deep", "/deep/er"}) {
+      if (is_there(tree + each)) own(tree + each, each == std::string("/others") ? kOther : kUser);
+    }
+    return files;
+  }
+};
+
+// Random trees with links, pins, files that are open or were written just now, and several users.
+TEST_F(BudgetForecastTest, WhatIsSaidIsWhatGoes) {
+  Random random(test::test_seed());
+  const int rounds = test::rounds(20, 200);
+  std::vector<std::vector<std::vector<std::string>>> trees;
+  for (int round = 0; round < rounds; ++round)
+    trees.push_back(grow("t" + std::to_string(round), random));
+  mount();
+  const auto pin = [&](const std::string& path) {
+    ASSERT_TRUE(fs_->xattrs().set(id_of(path), "user.sluice.pin", "a", 1, 0, kRoot)) << path;
+  };
+  std::size_t said_in_all = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::string tree = "t" + std::to_string(round);
+    SCOPED_TRACE(tree);
+    std::vector<InodeId> open;
+    for (const auto& names : trees[static_cast<std::size_t>(round)]) {
+      const std::string path = tree + "/" + names[0];
+      if (random() % 8 == 0) pin(path);
+      if (random() % 8 != 0) continue;
+      open.push_back(id_of(path));
+      ASSERT_TRUE(fs_->files().open(open.back(), O_RDONLY, kOpener, std::nullopt));
+    }
+    if (is_there(tree + "/pinned")) pin(tree + "/pinned");
+    const Caller& who = random() % 2 == 0 ? kRoot : kUser;
+    const auto used = preview(tree, 1, who).at("used").get<std::uint64_t>();
+    const std::uint64_t budget = used * (1 + random() % 9) / 10;
+    const Json before = preview(tree, budget, who);
+    // The same with a tree that is known already, and a budget that deletes nothing.
+    ASSERT_EQ(set(tree, "1GiB", who), 0);
+    ASSERT_TRUE(is_known("/" + tree));
+    const Json said = preview(tree, budget, who);
+    EXPECT_EQ(said.at("now"), before.at("now"));
+    EXPECT_EQ(said.at("first"), before.at("first"));
+    EXPECT_EQ(said.at("kept"), before.at("kept"));
+    Paths planned, explained;
+    for (const auto& next : fs_->budget_forecast().next(id_of(tree), (1ULL << 30) - budget, 1000))
+      planned.insert(next.path.substr(1));
+    std::map<std::string, std::string> first_names;
+    for (const auto& names : trees[static_cast<std::size_t>(round)]) {
+      for (const std::string& name : names) first_names[name] = names[0];
+      const Json its = standing(tree + "/" + names[0]);
+      if (its.at("kept").is_null() && its.at("before") < used - budget) explained.insert(names[0]);
+    }
+    ASSERT_EQ(set(tree, std::to_string(budget), who), 0);
+    ASSERT_TRUE(eventually([&] {
+      const auto now = report("/" + tree);
+      return now.budget.bytes == budget && (now.used <= budget || now.is_stuck);
+    }));
+    Paths gone;
+    for (const auto& names : trees[static_cast<std::size_t>(round)]) {
+      if (!is_there(tree + "/" + names[0])) gone.insert(names[0]);
+    }
+    const auto with_first_names = [&](const Paths& paths) {
+      Paths out;
+      for (const std::string& path : paths) out.insert(first_names.at(path));
+      return out;
+    };
+    EXPECT_EQ(with_first_names(planned), gone);
+    EXPECT_EQ(explained, gone);
+    EXPECT_EQ(said.at("now").at("files"), gone.size());
+    EXPECT_EQ(said.at("now").at("bytes"), used - report("/" + tree).used);
+    const Paths names = with_first_names(named(said));
+    EXPECT_EQ(names.size(), std::min<std::size_t>(gone.size(), BudgetForecast::kMostNamed));
+    EXPECT_TRUE(std::includes(gone.begin(), gone.end(), names.begin(), names.end()));
+    said_in_all += gone.size();
+    for (const InodeId id : open) fs_->files().release(id, O_RDONLY);
+    ASSERT_EQ(set(tree, "none", who), 0);
+  }
+  EXPECT_GT(said_in_all, static_cast<std::size_t>(rounds));
+}
+
+TEST_F(BudgetForecastTest, SaysWhyFilesStayAndWhichGoLater) {
+  put_old("d/linked", kMiB, 9000);
+  put_old("d/pinned", kMiB, 8000);
+  put_old("d/open", kMiB, 7000);
+  put_old("d/fresh", 4 * kMiB, 3000);  // large, so its turn comes before that of `old`
+  put_old("d/old", kMiB, kOld);
+  ASSERT_EQ(::link(at("a", "d/linked").c_str(), at("a", "outside").c_str()), 0);
+  mount();
+  ASSERT_TRUE(fs_->xattrs().set(id_of("d/pinned"), "user.sluice.pin", "a", 1, 0, kRoot));
+  const InodeId open = id_of("d/open");
+  ASSERT_TRUE(fs_->files().open(open, O_RDONLY, kOpener, std::nullopt));
+  const Json one = preview("d", 7 * kMiB);
+  EXPECT_EQ(one.at("used"), 8 * kMiB);
+  EXPECT_EQ(one.at("now"), (Json{{"files", 1}, {"bytes", kMiB}}));
+  EXPECT_EQ(one.at("later"), (Json{{"files", 0}, {"bytes", 0}}));
+  EXPECT_EQ(named(one), Paths{"old"});
+  EXPECT_EQ(one.at("kept").size(), 3u) << one;
+  EXPECT_EQ(one.at("kept").at("linked_outside"), (Json{{"files", 1}, {"bytes", kMiB}}));
+  EXPECT_EQ(one.at("kept").at("pinned"), (Json{{"files", 1}, {"bytes", kMiB}}));
+  EXPECT_EQ(one.at("kept").at("fresh"), (Json{{"files", 1}, {"bytes", 4 * kMiB}}));
+  EXPECT_EQ(one.at("over"), 0);
+  const Json all = preview("d", kMiB);
+  EXPECT_EQ(all.at("now").at("files"), 1);
+  EXPECT_EQ(all.at("later"), (Json{{"files", 2}, {"bytes", 5 * kMiB}}));
+  EXPECT_EQ(all.at("kept").size(), 2u) << all;
+  EXPECT_EQ(all.at("over"), kMiB);
+  EXPECT_EQ(all.at("first").at(0).at("path"), "old");
+  EXPECT_EQ(all.at("first").at(1).at("path"), "fresh");
+  EXPECT_EQ(all.at("first").at(1).at("waits"), "fresh");
+  EXPECT_EQ(all.at("first").at(2).at("waits"), "in_use");
+  fs_->files().release(open, O_RDONLY);
+}
+
+TEST_F(BudgetForecastTest, OnlyWhoMaySetTheBudgetMayAskAndNothingIsSet) {
+  put_old("d/f", kMiB, kOld);
+  ASSERT_EQ(::chown(at("a", "d").c_str(), kUser.uid, kUser.gid), 0);
+  mount();
+  EXPECT_EQ(preview_text("d", "1KiB", kOther), "error: EPERM");
+  EXPECT_EQ(preview("d", 1024, kUser).at("used"), kMiB);
+  EXPECT_EQ(preview("d", 1024).at("now").at("files"), 1);
+  EXPECT_EQ(preview_text("", "1KiB"), "error: EINVAL");
+  EXPECT_EQ(preview_text("d/f", "1KiB"), "error: ENOTDIR");
+  for (const char* wrong : {"", "0", "none", "x"})
+    EXPECT_EQ(preview_text("d", wrong), "error: EINVAL") << wrong;
+  EXPECT_EQ(xattr("d", "user.sluice.budget"), "error: ENODATA");
+  EXPECT_TRUE(fs_->budgets().reports().empty());
+  EXPECT_TRUE(is_there("d/f"));
+}
+
+TEST_F(BudgetForecastTest, AUserLearnsNoNamesOfDirectoriesThatItCannotList) {
+  put_old("d/secret/f", kMiB, kOld);
+  ASSERT_EQ(::chmod(at("a", "d/secret").c_str(), 0700), 0);
+  own("d", kUser);
+  own("d/secret", kOther);
+  own("d/secret/f", kUser);
+  mount();
+  EXPECT_EQ(named(preview("d", 4096, kUser)), Paths{""});
+  EXPECT_EQ(named(preview("d", 4096)), Paths{"secret/f"});
+  ASSERT_EQ(::chmod(at("a", "d/secret").c_str(), 0755), 0);
+  EXPECT_EQ(named(preview("d", 4096, kUser)), Paths{"secret/f"});
+}
+
+TEST_F(BudgetForecastTest, KnowsTheBudgetInForceThatDeletesAsMuch) {
+  put_old("d/f", kMiB, kOld);
+  own("d", kUser);
+  mount();
+  EXPECT_TRUE(preview("d", kMiB, kUser).at("in_force").is_null());
+  ASSERT_EQ(set("d", "4MiB", kUser), 0);
+  EXPECT_EQ(preview("d", kMiB, kUser).at("in_force"), 4 * kMiB);
+  EXPECT_TRUE(preview("d", kMiB).at("in_force").is_null());  // that of root reaches more files
+  ASSERT_EQ(set("d", "3MiB"), 0);
+  EXPECT_EQ(preview("d", kMiB, kUser).at("in_force"), 3 * kMiB);
+}
+
+// The keeper remembers for a while which files had to stay.
+TEST_F(BudgetForecastTest, WhatMayGoAgainIsSaidAndGoes) {
+  put_old("d/linked", kMiB, 9000);
+  put_old("d/old", kMiB, kOld);
+  put_old("d/young", kMiB, kFresh);
+  ASSERT_EQ(::link(at("a", "d/linked").c_str(), at("a", "outside").c_str()), 0);
+  mount();
+  ASSERT_EQ(set("d", "2MiB"), 0);
+  ASSERT_TRUE(eventually([&] { return !is_there("d/old"); }));
+  EXPECT_TRUE(is_there("d/linked"));
+  ASSERT_TRUE(unlink(kRootId, "outside"));
+  const auto next = fs_->budget_forecast().next(id_of("d"), kMiB, 10);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].path, "/linked");
+  ASSERT_EQ(make("d", "new", 4096), 0);
+  EXPECT_TRUE(eventually([&] { return !is_there("d/linked"); }));
 }
 
 }  // namespace

@@ -63,6 +63,11 @@ TEST(ChooseVictimsTest, FilesThatFreeNothingStay) {
   EXPECT_EQ(choose_victims(files, 100, kToday), (Victims{1}));
 }
 
+TEST(ChooseVictimsTest, AmongEqualsTheIdDecides) {
+  const std::vector<Expendable> files{{5, 1, 9, 9, 3}, {5, 1, 9, 9, 1}, {5, 1, 9, 9, 2}};
+  EXPECT_EQ(choose_victims(files, 15, kToday), (Victims{1, 2, 0}));
+}
+
 // Compared with a model that sorts: random trees with ties, times in the future and huge counts.
 TEST(ChooseVictimsTest, IsTheShortestBeginningOfTheOrderThatFreesEnough) {
   std::mt19937_64 random(test::test_seed());
@@ -93,6 +98,66 @@ TEST(ChooseVictimsTest, IsTheShortestBeginningOfTheOrderThatFreesEnough) {
     order.resize(count);
     ASSERT_EQ(choose_victims(files, wanted, kToday), order) << "round " << round;
   }
+}
+
+class WhyKeptTest : public testing::Test {
+ protected:
+  static constexpr std::int64_t kNow = 1'000'000;
+  static constexpr uid_t kSetter = 7, kOther = 8;
+
+  // A file that anybody's budget may delete.
+  static DeletionFacts file() {
+    DeletionFacts out;
+    out.names = out.links = 1;
+    out.owner = kSetter;
+    out.directory_owners = {kSetter};
+    out.written = kNow - 60;
+    return out;
+  }
+  static std::optional<Kept> why(const DeletionFacts& file, uid_t setter = kSetter) {
+    return why_kept(file, Budget{1, setter}, kNow, std::chrono::seconds(60));
+  }
+};
+
+TEST_F(WhyKeptTest, NothingKeepsAFileThatRestedAndNobodyUses) {
+  EXPECT_EQ(why(file()), std::nullopt);
+}
+
+TEST_F(WhyKeptTest, EachProtectionKeepsIt) {
+  auto pinned = file(), linked = file(), used = file(), moving = file(), fresh = file();
+  pinned.has_pin = true;
+  linked.links = 2;
+  used.is_in_use = true;
+  moving.is_moving = true;
+  fresh.written = kNow - 59;
+  EXPECT_EQ(why(pinned), Kept::Pinned);
+  EXPECT_EQ(why(linked), Kept::LinkedOutside);
+  EXPECT_EQ(why(used), Kept::InUse);
+  EXPECT_EQ(why(moving), Kept::Moving);
+  EXPECT_EQ(why(fresh), Kept::Fresh);
+  fresh.written = kNow + 1;  // says nothing
+  EXPECT_EQ(why(fresh), std::nullopt);
+}
+
+TEST_F(WhyKeptTest, AFileOfOthersInADirectoryOfOthersStaysUnlessRootSetsTheBudget) {
+  auto own_in_others = file(), others_in_own = file(), others = file();
+  own_in_others.directory_owners = {kOther};
+  others_in_own.owner = kOther;
+  others.owner = kOther;
+  others.names = others.links = 2;
+  others.directory_owners = {kSetter, kOther};  // one of its names could not be removed
+  EXPECT_EQ(why(own_in_others), std::nullopt);
+  EXPECT_EQ(why(others_in_own), std::nullopt);
+  EXPECT_EQ(why(others), Kept::OfOthers);
+  EXPECT_EQ(why(others, 0), std::nullopt);
+}
+
+TEST_F(WhyKeptTest, AReasonThatLastsComesBeforeOneThatDoesNot) {
+  auto both = file();
+  both.is_in_use = true;
+  EXPECT_TRUE(is_for_now(*why(both)));
+  both.has_pin = true;
+  EXPECT_FALSE(is_for_now(*why(both)));
 }
 
 }  // namespace
