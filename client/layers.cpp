@@ -18,7 +18,7 @@ namespace {
 // How often the GPU is checked while its stream has a release.
 constexpr std::chrono::milliseconds kLookEvery{100};
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::steady_clock;
 
 // The GPU of the calling thread's context.
 Device* current_device(Devices& devices, const CudaApi& api) {
@@ -84,10 +84,10 @@ bool Layers::has_releasing() const {
 
 template <typename Condition>
 void Layers::wait(const Condition& is_so) {
-  auto look_at = Clock::now() + kLookEvery;
+  auto look_at = steady_clock::now() + kLookEvery;
   while (!is_so()) {
     if (changed_.wait_until(mutex_, look_at)) continue;
-    look_at = Clock::now() + kLookEvery;
+    look_at = steady_clock::now() + kLookEvery;
     if (is_so() || !has_releasing()) continue;
     Device* const device = device_;
     mutex_.unlock();  // CUDA may be about to call on_released()

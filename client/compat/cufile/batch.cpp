@@ -13,7 +13,7 @@
 namespace sluice::dropin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::steady_clock;
 
 // As many as libsluice has threads. Requests that wait here can still be cancelled.
 constexpr unsigned kAtOnce = 8;
@@ -29,7 +29,7 @@ RealFunction<CUfileError_t(CUfileBatchHandle_t, unsigned, unsigned*, CUfileIOEve
 RealFunction<CUfileError_t(CUfileBatchHandle_t)> g_real_cancel("cuFileBatchIOCancel");
 RealFunction<void(CUfileBatchHandle_t)> g_real_destroy("cuFileBatchIODestroy");
 
-timespec to_timespec(Clock::duration time) {
+timespec to_timespec(steady_clock::duration time) {
   const auto ns =
       std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count(), 0);
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
@@ -181,9 +181,9 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
   if (count == nullptr || events == nullptr || at_least > *count) {
     return result(CU_FILE_INVALID_VALUE);
   }
-  std::optional<Clock::time_point> end;
+  std::optional<steady_clock::time_point> end;
   if (timeout != nullptr) {
-    end = Clock::now() + std::chrono::seconds(timeout->tv_sec) +
+    end = steady_clock::now() + std::chrono::seconds(timeout->tv_sec) +
           std::chrono::nanoseconds(timeout->tv_nsec);
   }
   unsigned got = 0;
@@ -195,12 +195,12 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
       done_.pop_front();
     }
     const bool is_enough = got >= at_least;
-    const bool is_over = end && Clock::now() >= *end;
+    const bool is_over = end && steady_clock::now() >= *end;
     const bool ours_go_on = running_ > 0 || !waiting_.empty();
     if (in_real_ > 0 && got < *count) {
       // Waits in NVIDIA's library only if none of our requests is in progress.
       const bool waits = !is_enough && !is_over && !ours_go_on;
-      const timespec left = waits && end ? to_timespec(*end - Clock::now()) : timespec{};
+      const timespec left = waits && end ? to_timespec(*end - steady_clock::now()) : timespec{};
       lock.unlock();
       unsigned now = *count - got;
       real =
@@ -212,7 +212,7 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
     }
     if (is_enough || is_over || (!ours_go_on && in_real_ == 0)) break;
     auto until = end;
-    if (in_real_ > 0) until = Clock::now() + kAskEvery;
+    if (in_real_ > 0) until = steady_clock::now() + kAskEvery;
     while (done_.empty()) {
       if (!until) {
         changed_.wait(mutex_);
