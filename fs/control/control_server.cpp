@@ -251,7 +251,8 @@ class ControlServer::Handler {
               {"known", each.is_known},
               {"stuck", each.is_stuck},
               {"deleted", each.deleted},
-              {"deleted_bytes", each.deleted_bytes}}}});
+              {"deleted_bytes", each.deleted_bytes},
+              {"let_in", each.let_in}}}});
       const std::uint64_t left = each.budget.bytes > each.used ? each.budget.bytes - each.used : 0;
       for (const BudgetForecast::Next& next : parts_.filesystem.budget_forecast().next(
                each.directory, left + each.budget.bytes / 10, kMostVictims)) {

@@ -13,7 +13,7 @@ namespace sluice {
 namespace {
 
 // While files are being written in a tree, and otherwise.
-constexpr std::chrono::milliseconds kBusyPause{100}, kIdlePause{1000};
+constexpr std::chrono::milliseconds kWaitingPause{25}, kBusyPause{100}, kIdlePause{1000};
 constexpr std::chrono::milliseconds kListPause{100};
 
 // Marks a file, so that from now on it cannot be opened. EBUSY if somebody uses it.
@@ -78,17 +78,18 @@ void BudgetKeeper::give_back(const std::vector<InodeId>& references) {
 }
 
 void BudgetKeeper::keep(const std::stop_token& stop) {
-  bool is_busy = false;
+  bool is_busy = false, somebody_waits = false;
   while (!stop.stop_requested()) {
-    parts_.budgets.wait_for_work(stop, is_busy ? kBusyPause : kIdlePause);
+    parts_.budgets.wait_for_work(stop, somebody_waits ? kWaitingPause
+                                       : is_busy      ? kBusyPause
+                                                      : kIdlePause);
     is_busy = parts_.budgets.poll();
     bool has_deleted = false;
     for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
       if (stop.stop_requested()) return;
       has_deleted = trim(stop, *tree) || has_deleted;
     }
-    const bool somebody_waits = parts_.budgets.answer_waiting();
-    is_busy = is_busy || somebody_waits;
+    somebody_waits = parts_.budgets.answer_waiting();
     if (somebody_waits && has_deleted) parts_.budgets.wake();  // there may be more to delete
   }
 }
@@ -115,6 +116,7 @@ bool BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
       if (removed) {
         parts_.budgets.deleted(tree, victim, parents);
         has_deleted = true;
+        parts_.budgets.answer_waiting();  // who waits must not wait for all of this
         continue;
       }
       is_spared = true;

@@ -49,6 +49,7 @@ struct Budgets::Tree {
 
   bool is_stuck GUARDED_BY(mutex) = false;  // nothing could be deleted when it was last tried
   std::uint64_t deleted GUARDED_BY(mutex) = 0, deleted_bytes GUARDED_BY(mutex) = 0;
+  std::uint64_t let_in GUARDED_BY(mutex) = 0;
 
   std::uint64_t expected_size() const REQUIRES(mutex);
   std::uint64_t expected_growth() const REQUIRES(mutex);

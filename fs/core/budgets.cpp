@@ -426,6 +426,7 @@ std::vector<Budgets::Report> Budgets::reports() {
     report.is_known = tree->is_known;
     report.deleted = tree->deleted;
     report.deleted_bytes = tree->deleted_bytes;
+    report.let_in = tree->let_in;
     report.is_stuck = tree->is_stuck;
     out.push_back(std::move(report));
   }

@@ -10,8 +10,11 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kLongestWait{2};  // of the first write of a new file
-constexpr std::chrono::seconds kStillGrows{1};   // after a file was seen to grow
+// Of the first write of a new file. The kernel holds the file's lock meanwhile, so whoever unlinks
+// or renames it waits, too, with the locks of directories.
+constexpr std::chrono::milliseconds kLongestWait{100};
+constexpr std::chrono::seconds kWantsRoom{2};   // after the file was made, or began to wait
+constexpr std::chrono::seconds kStillGrows{1};  // after a file was seen to grow
 // Asynchronous direct writes are among the requests of which the kernel sends only so many at a
 // time for all users (Session::negotiate()), so not all of these may wait.
 constexpr std::size_t kMostWaiting = 32, kMostWaitingOfUser = 16;
@@ -46,7 +49,7 @@ bool Budgets::Tree::has_room() const {
 
 // A file that is never written to, like a lock file, does not want room for long.
 std::size_t Budgets::Tree::wanting() const {
-  const auto long_ago = steady_clock::now() - kLongestWait;
+  const auto long_ago = steady_clock::now() - kWantsRoom;
   return static_cast<std::size_t>(std::count_if(
       owing.begin(), owing.end(), [&](const auto& each) { return each.second > long_ago; }));
 }
@@ -165,7 +168,9 @@ Budgets::Claim Budgets::try_claim(const InodePtr& file) {
 void Budgets::give_up_claim(const InodePtr& file) {
   for (const Above& each : above(climb_from_file(file))) {
     const MutexLock lock(each.tree->mutex);
-    if (each.tree->owing.erase(file->id()) > 0) each.tree->put_growing(file->id());
+    if (each.tree->owing.erase(file->id()) == 0) continue;
+    each.tree->put_growing(file->id());
+    ++each.tree->let_in;
   }
   file->waits_for_room = false;
 }
@@ -207,7 +212,10 @@ bool Budgets::answer_waiting() {
   const MutexLock lock(waiting_mutex_);
   const auto now = steady_clock::now();
   std::erase_if(waiting_, [&](const Waiting& each) {
-    if (try_claim(each.file) == Claim::Waits && now < each.deadline) return false;
+    if (try_claim(each.file) == Claim::Waits) {
+      if (now < each.deadline) return false;
+      give_up_claim(each.file);
+    }
     each.go_on();
     return true;
   });

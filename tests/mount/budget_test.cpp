@@ -457,7 +457,9 @@ class BudgetWritersTest : public BudgetTest {
     is_done = true;
     watcher.join();
     EXPECT_GT(most, kLimit / 2);
-    EXPECT_LE(most, kLimit + kLargest);
+    // Where files can't be deleted as fast as they are written, some come in before.
+    const std::uint64_t let_in = budget("/d").at("let_in");
+    EXPECT_LE(most, kLimit + kLargest * (1 + let_in));
     EXPECT_TRUE(eventually([&] { return budget("/d").at("used") == bytes_on_tiers(); }))
         << budget("/d") << bytes_on_tiers();
     EXPECT_GE(deleted().size(), kFiles - 2 * kLimit / kLargest);

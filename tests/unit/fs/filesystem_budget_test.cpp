@@ -338,6 +338,21 @@ TEST_F(FilesystemBudgetTest, AWriteThatFindsNoRoomFailsInTheEndAndHoldsNoThread)
   fs_->files().release(*waits, O_WRONLY);
 }
 
+// Others may wait for the lock of the file, with directories locked. Nothing in the tree may be
+// deleted, but it is not full.
+TEST_F(FilesystemBudgetTest, AWriteThatNoDeletionHelpsGoesOn) {
+  put_old("d/fresh", kMiB, 1);
+  mount();
+  ASSERT_EQ(set("d", "1100KiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  ASSERT_TRUE(make_open("d", "grows"));
+  const auto waits = make_open("d", "waits");
+  ASSERT_TRUE(waits);
+  ASSERT_TRUE(fs_->files().waits_for_room(*waits));
+  EXPECT_EQ(write(*waits, 4096), 0);
+  EXPECT_EQ(report("/d").let_in, 1u);
+}
+
 TEST_F(FilesystemBudgetTest, WritesThatWaitAreDroppedWhenTheSessionEnds) {
   put_old("d/fresh", kMiB, 1);
   mount();
