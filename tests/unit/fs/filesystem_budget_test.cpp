@@ -17,6 +17,7 @@
 #include <set>
 
 #include "fs/core/no_waiting.hpp"
+#include "tests/support/fake_clock.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
@@ -509,7 +510,10 @@ class BudgetForecastTest : public FilesystemBudgetTest {
     Filesystem::Settings settings;
     settings.budget_rest = kRest;
     settings.migration.emplace().automatic = false;  // explain needs it
-    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings));
+    // The order of files that were used just now changes from one second to the next.
+    clock_ = std::make_unique<test::FakeClock>(::time(nullptr));
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings), nullptr,
+                                       *clock_);
     fs_->keep_budgets();
   }
   std::string preview_text(const std::string& directory, const std::string& size,
@@ -534,6 +538,8 @@ class BudgetForecastTest : public FilesystemBudgetTest {
     const Json budgets = Json::parse(xattr(path, "user.sluice.explain")).at("budgets");
     return budgets.empty() ? Json() : budgets.at(0);
   }
+
+  std::unique_ptr<test::FakeClock> clock_;
 
   // Makes a tree of 14 files. Returns their names in it; the first is that of a file, others are
   // hard links to the one before.
