@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Limits the data members of a class and the lines of a function.
+"""Limits the data members of a class and the lines of a function, and refuses names that are defined twice.
 
-Both are signs of several ideas in one place. What is one idea all the same is listed in EXCEPTIONS
-with the reason. The sources are read with simple rules that fit this tree: comments, literals and
+Many members or lines are signs of several ideas in one place; two types of one name in a program are undefined behaviour,
+of which neither compiler nor linker says a word. What is right all the same is listed in EXCEPTIONS with the reason. The sources are read with simple rules that fit this tree: comments, literals and
 preprocessor lines are blanked out, then braces are counted.
 
 `structure_test.py` checks the tree; `structure_test.py FILE...` prints what it finds in files.
@@ -22,7 +22,10 @@ EXCEPTIONS = {
     "gpu/cuda_api.hpp: CudaApi": "one member for each function of libcuda that is used",
     "tests/unit/fs/options_test.cpp: ConfigFileTest.ErrorsNameFileLineAndWhatIsAllowed": "a table of cases",
     "tests/unit/fs/options_test.cpp: ConfigFileTest.GivesEveryOption": "a file with every option, and what it means",
+    "tests/unit/client/compat/cufile_test.cpp: sluice::dropin::is_on_mount(int fd)": "takes the place of the real one in the test",
 }
+# Each program has its own.
+ENTRY_POINTS = re.compile(r"^(main|LLVMFuzzerTestOneInput)\(")
 
 # Literals, comments and preprocessor lines are ignored.
 NOISE = re.compile(
@@ -96,7 +99,8 @@ class Source:
         self.starts = [0] + [m.end() for m in re.finditer("\n", self.text)]
         self.closing = self._match()
         self.classes, self.functions = [], []
-        self._scope(0, len(self.text), None, "")
+        self.linked = []  # what other files can see: (name with its namespaces, line), of functions with parameters
+        self._scope(0, len(self.text), None, "", "")
 
     def line(self, at):
         return bisect.bisect_right(self.starts, at)
@@ -114,8 +118,11 @@ class Source:
             raise ValueError(f"line {self.line(stack[-1])}: a brace is not closed")
         return closing
 
-    def _scope(self, at, end, of_class, prefix):
-        """Reads a namespace or a class. Returns the number of its data members."""
+    def _scope(self, at, end, of_class, prefix, space):
+        """Reads a namespace or a class. Returns the number of its data members.
+
+        `space` is the namespace, None if it is an unnamed one.
+        """
         members, head, begin = 0, "", at
         while at < end:
             c = self.text[at]
@@ -129,10 +136,12 @@ class Source:
                     head, at = head + "{}", close + 1
                     continue
                 first = begin + (len(self.text[begin:at]) - len(self.text[begin:at].lstrip()))
+                self._note_linked(kind, name, head, of_class, prefix, space, self.line(first))
                 if kind == "namespace":
-                    self._scope(at + 1, close, None, prefix)
+                    hidden = space is None or name is None
+                    self._scope(at + 1, close, None, prefix, None if hidden else space + name)
                 elif kind == "class":
-                    count = self._scope(at + 1, close, name, prefix + name + "::")
+                    count = self._scope(at + 1, close, name, prefix + name + "::", space)
                     self.classes.append((prefix + name, self.line(first), count))
                 elif kind == "function":
                     self.functions.append((prefix + name, self.line(first), self.line(close) - self.line(first) + 1))
@@ -149,22 +158,41 @@ class Source:
             begin = at
         return members
 
+    def _note_linked(self, kind, name, head, of_class, prefix, space, line):
+        """Notes a type or a function that the linker, or a reader, can confuse with another of its name."""
+        if space is None or re.search(r"\btemplate\b", head):
+            return
+        if kind in ("class", "enum") and name and name != "(anonymous)":
+            self.linked.append((space + prefix + name, line))
+        elif kind == "function" and not of_class and not re.search(r"\.|^operator", name) and not re.search(r"\bstatic\b", head):
+            plain, depth = ANNOTATION.sub(" ", head), 0
+            start = plain.find("(")
+            for at in range(start, len(plain)):
+                depth += (plain[at] == "(") - (plain[at] == ")")
+                if depth == 0:
+                    self.linked.append((space + prefix + name + re.sub(r"\s+", " ", plain[start : at + 1]), line))
+                    break
+
     def _local_classes(self, at, end, prefix):
         for m in re.compile(r"\b(?:class|struct)\s+(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{").finditer(self.text, at, end):
             brace = m.end() - 1
-            count = self._scope(brace + 1, self.closing[brace], m.group(1), prefix + m.group(1) + "::")
+            count = self._scope(brace + 1, self.closing[brace], m.group(1), prefix + m.group(1) + "::", None)
             self.classes.append((prefix + m.group(1), self.line(m.start()), count))
 
     def _kind(self, head, close):
         """What a brace opens: namespace, class, enum, function, initializer; and its name."""
         head = re.sub(r"\b(?:public|private|protected)\s*:(?!:)", " ", head)
         plain = ANNOTATION.sub(" ", head)
-        if re.search(r"\bnamespace\b[^()]*$", plain) or re.search(r'\bextern\s*""\s*$', plain):
+        named = re.search(r"\bnamespace\b\s*([\w:]*)\s*$", plain)
+        if named:
+            return "namespace", named.group(1) + "::" if named.group(1) else None
+        if re.search(r'\bextern\s*""\s*$', plain):
             return "namespace", ""
         flat = without_nesting(plain, {"<": ">"})
         if "(" not in flat and "=" not in flat:
-            if re.search(r"\benum\b", flat):
-                return "enum", ""
+            enum = re.search(r"\benum\b(?:\s+(?:class|struct))?(?:\s+(\w+))?", flat)
+            if enum:
+                return "enum", enum.group(1) or ""
             found = CLASS.search(re.sub(r"\btemplate\s*", "", flat).strip())
             if found:
                 return "class", found.group(1)
@@ -189,6 +217,7 @@ class Source:
 def main(arguments):
     root = pathlib.Path(__file__).resolve().parents[2]
     bad, used, classes, functions = [], set(), 0, 0
+    linked = {}  # name: where it was defined first
     paths = [pathlib.Path(a) for a in arguments] or sorted(
         p for folder in FOLDERS for p in (root / folder).rglob("*") if p.suffix in (".cpp", ".hpp", ".h", ".c", ".cu"))
     for path in paths:
@@ -205,6 +234,14 @@ def main(arguments):
                 print(f"{name}:{line}: {each} has {count} members")
             for each, line, count in source.functions:
                 print(f"{name}:{line}: {each}() has {count} lines")
+        for each, line in source.linked:
+            first = linked.setdefault(each, f"{name}:{line}")
+            if first.rpartition(":")[0] == name or ENTRY_POINTS.match(each):
+                continue
+            key = f"{name}: {each}"
+            used.add(key)
+            if key not in EXCEPTIONS:
+                bad.append(f"{name}:{line}: {each} is defined in {first}, too: rename one, or put it in an unnamed namespace")
         for kind, found, most in (("data members", source.classes, MOST_MEMBERS), ("lines", source.functions, MOST_LINES)):
             for each, line, count in found:
                 if count <= most:

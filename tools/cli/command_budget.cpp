@@ -19,7 +19,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -338,4 +338,4 @@ int command_budget(int argc, char** argv) {
   return is_root ? list_budgets(*style, request.directory, request.json) : show_budget(*target);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

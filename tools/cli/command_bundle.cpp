@@ -34,7 +34,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -444,4 +444,4 @@ int command_bundle(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

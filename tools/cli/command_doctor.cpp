@@ -24,7 +24,7 @@
 #include "tools/common/attributes.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -431,4 +431,4 @@ int command_doctor(int argc, char** argv) {
   return has_failure(sections) ? kFindings : kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

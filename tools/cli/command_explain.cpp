@@ -10,7 +10,7 @@
 #include "tools/common/attributes.hpp"
 #include "tools/common/explanation.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -129,4 +129,4 @@ int command_explain(int argc, char** argv) {
   return code;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -15,7 +15,7 @@
 #include "tools/cli/commands.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr HelpText kHelp{
@@ -180,4 +180,4 @@ int command_fsck(int argc, char** argv) {
   return report.clean() ? kDone : kFailed;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

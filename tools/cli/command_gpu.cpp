@@ -30,7 +30,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -489,4 +489,4 @@ int command_gpu(int argc, char** argv) {
   return run_subverb(argc, argv, kSubverbs);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

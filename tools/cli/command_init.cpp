@@ -26,7 +26,7 @@
 #include "tools/cli/tier_access.hpp"
 #include "tools/cli/tier_count.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -417,4 +417,4 @@ int command_init(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

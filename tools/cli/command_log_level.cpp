@@ -9,7 +9,7 @@
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr HelpText kHelp{.usage = "sluice log-level LEVEL [MOUNT]",
@@ -54,4 +54,4 @@ int command_log_level(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

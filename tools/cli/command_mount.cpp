@@ -33,7 +33,7 @@
 #include "tools/cli/tier_access.hpp"
 #include "tools/common/option_texts.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr std::string_view kDetails = R"(
@@ -429,4 +429,4 @@ int command_mount(int argc, char** argv) {
                             : mount_in_background(options, read_again);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

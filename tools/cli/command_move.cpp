@@ -22,7 +22,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -423,4 +423,4 @@ int command_move(int argc, char** argv) {
   return code == kDone ? mover.code() : code;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -20,7 +20,7 @@
 #include "tools/common/move_summary.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -379,4 +379,4 @@ int command_moves(int argc, char** argv) {
   return request.follow ? follow(*style, *view, request.json) : list(*style, *view, request);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

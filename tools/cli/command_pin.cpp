@@ -11,7 +11,7 @@
 #include "tools/common/output.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -180,4 +180,4 @@ int command_unpin(int argc, char** argv) {
   });
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -11,7 +11,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -221,4 +221,4 @@ int command_plan(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -7,7 +7,7 @@
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr HelpText kHelp{
@@ -76,4 +76,4 @@ int command_reload(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -9,7 +9,7 @@
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -94,4 +94,4 @@ int command_restart(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

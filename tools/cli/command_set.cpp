@@ -8,7 +8,7 @@
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr std::string_view kVerb = "set";
@@ -74,4 +74,4 @@ int command_set(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

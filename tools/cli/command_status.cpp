@@ -14,7 +14,7 @@
 #include "tools/common/output.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -402,4 +402,4 @@ int command_status(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -13,7 +13,7 @@
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -154,4 +154,4 @@ int command_top(int argc, char** argv) {
   return problem.empty() ? kDone : fail("top", problem);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -16,7 +16,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -160,4 +160,4 @@ constexpr std::array kSubverbs{
 
 int command_trace(int argc, char** argv) { return run_subverb(argc, argv, kSubverbs); }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

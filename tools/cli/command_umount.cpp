@@ -26,7 +26,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr HelpText kHelp{
@@ -328,4 +328,4 @@ int command_umount(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

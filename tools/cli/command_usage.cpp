@@ -15,7 +15,7 @@
 #include "tools/common/output.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -238,4 +238,4 @@ int command_usage(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -15,7 +15,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/web/handler.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr HelpText kHelp{
@@ -91,9 +91,9 @@ int command_web(int argc, char** argv) {
   }
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
-  const std::string token = make_token();
-  const WebReplay replay(trace, fastest);
-  WebHandler handler(*mount, token, replay);
+  const std::string token = web::make_token();
+  const web::WebReplay replay(trace, fastest);
+  web::WebHandler handler(*mount, token, replay);
   const auto server =
       HttpServer::listen_on(loopback_address(static_cast<std::uint16_t>(port)), "sluice-web",
                             [&](const HttpRequest& request) { return handler.answer(request); });
@@ -113,4 +113,4 @@ int command_web(int argc, char** argv) {
   std::_Exit(kDone);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

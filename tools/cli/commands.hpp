@@ -4,7 +4,7 @@
 
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 int command_budget(int argc, char** argv);
 int command_bundle(int argc, char** argv);
@@ -31,4 +31,4 @@ int command_unpin(int argc, char** argv);
 int command_usage(int argc, char** argv);
 int command_web(int argc, char** argv);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -13,7 +13,7 @@
 
 #include "tools/cli/machine.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 struct Check {
   // Warn: it works, but not as well as it could. Fail: something does not work.
@@ -55,4 +55,4 @@ enum class Gpus { None, Some };
 std::vector<Check> disk_checks(const MachineView& machine, const std::string& path, dev_t device,
                                Gpus gpus);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

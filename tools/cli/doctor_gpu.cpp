@@ -7,7 +7,7 @@
 
 #include "tools/cli/doctor.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Verdict = Check::Verdict;
@@ -145,4 +145,4 @@ std::vector<Check> driver_checks(const MachineView& machine,
           iommu(machine)};
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

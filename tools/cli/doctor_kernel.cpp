@@ -11,7 +11,7 @@
 #include "fs/fuse/session.hpp"
 #include "tools/cli/doctor.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Verdict = Check::Verdict;
@@ -209,4 +209,4 @@ std::vector<Check> kernel_checks(const MachineView& machine, pid_t daemon) {
   return checks;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -16,7 +16,7 @@
 #include "tools/common/mounts.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Verdict = Check::Verdict;
@@ -170,4 +170,4 @@ std::vector<Check> disk_checks(const MachineView& machine, const std::string& pa
   return checks;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

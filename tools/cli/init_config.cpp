@@ -21,7 +21,7 @@
 #include "tools/cli/machine.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 // A TOML string. Invalid UTF-8 is not detected here, but when the text is parsed again.
@@ -243,4 +243,4 @@ std::string next_steps(const InitConfig& config, const std::string& unit) {
   return out;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

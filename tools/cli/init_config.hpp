@@ -8,7 +8,7 @@
 
 #include "fs/control/options.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 struct InitConfig {
   std::string file;                // absolute
@@ -55,4 +55,4 @@ Result<std::vector<std::string>> write_config(const InitConfig& config, bool rep
 // also what programs need.
 std::string next_steps(const InitConfig& config, const std::string& unit);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

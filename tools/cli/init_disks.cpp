@@ -11,7 +11,7 @@
 #include "base/units.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr std::uint64_t kLeastSize = std::uint64_t{8} << 30;
@@ -296,4 +296,4 @@ FoundDisks find_disks(const MachineView& machine, const RoomOf& room,
   return found;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -13,7 +13,7 @@
 
 #include "tools/cli/machine.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // Fastest first: the order of the tiers.
 enum class DiskKind { Nvme, Ssd, Virtual, Hdd, Unknown };
@@ -56,4 +56,4 @@ using RoomOf = std::function<std::optional<Room>(const std::string& point)>;
 FoundDisks find_disks(const MachineView& machine, const RoomOf& room,
                       const std::vector<std::string>& taken);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -5,7 +5,7 @@
 
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr const char* kWeights = R"(
@@ -90,4 +90,4 @@ std::string models_steps(const std::string& mountpoint, const std::string& owner
   return out + "docs/models.md is the guide, also for ComfyUI, datasets and KV caches.\n";
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -10,7 +10,7 @@
 
 #include "fs/control/options.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // The lines above the first tier.
 std::string models_options();
@@ -25,4 +25,4 @@ std::vector<std::pair<std::string, std::string>> models_environment(const std::s
 // variables.
 std::string models_steps(const std::string& mountpoint, const std::string& owner);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -13,7 +13,7 @@
 #include "base/small_file.hpp"
 #include "base/units.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 std::vector<std::string> parts_of(std::string_view text, char separator) {
   std::vector<std::string> parts;
@@ -133,4 +133,4 @@ std::optional<Disk> disk_of(const MachineView& machine, unsigned major_number,
   return disk;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

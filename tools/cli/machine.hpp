@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // A machine as its files show it. `root` is prepended to every path, so that tests can fake one.
 class MachineView {
@@ -68,4 +68,4 @@ struct Disk {
 };
 std::optional<Disk> disk_of(const MachineView& machine, unsigned major, unsigned minor);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

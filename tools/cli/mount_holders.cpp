@@ -16,7 +16,7 @@
 #include "tools/common/mounts.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 // Empty if it can't be read.
@@ -124,4 +124,4 @@ std::string to_text(const MountHolder& holder) {
   return out;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

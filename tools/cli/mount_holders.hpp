@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 struct MountHolder {
   std::string point;       // where the mount is, in that namespace
@@ -30,4 +30,4 @@ std::vector<MountHolder> mount_holders(unsigned major, unsigned minor);
 // Describes one holder and what to do about it. Several lines, each ends with a newline.
 std::string to_text(const MountHolder& holder);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -10,7 +10,7 @@
 #include "tiering/marker.hpp"
 #include "tools/cli/machine.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -257,4 +257,4 @@ std::string Redactor::config(std::string_view toml) const {
   return out;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

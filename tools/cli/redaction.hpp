@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // SipHash-2-4: a keyed hash for short texts.
 using SipKey = std::array<std::uint64_t, 2>;
@@ -53,4 +53,4 @@ class Redactor {
   const Pool pool_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <string_view>
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using std::chrono::milliseconds;
@@ -125,4 +125,4 @@ Screen::Wait Screen::wait(steady_clock::time_point deadline) {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

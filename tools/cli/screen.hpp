@@ -12,7 +12,7 @@
 
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 class Screen {
  public:
@@ -40,4 +40,4 @@ class Screen {
   bool reads_keys_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

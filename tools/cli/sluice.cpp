@@ -5,7 +5,7 @@
 #include "gpu/cufile_api.hpp"
 #include "tools/cli/commands.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr std::array kVerbs{
@@ -41,13 +41,13 @@ constexpr std::array kMoved{
 
 }  // namespace
 
-const std::string_view kProgramName = "sluice";
+}  // namespace sluice::tools::cli
 
-}  // namespace sluice
+const std::string_view sluice::tools::kProgramName = "sluice";
 
 int main(int argc, char** argv) {
   sluice::keep_cufile_log_away();  // before threads start and before the daemon forks
-  return sluice::run_program(
-      {sluice::kProgramName, "sluice <verb> [options] <path>", sluice::kVerbs, sluice::kMoved},
-      argc, argv);
+  return sluice::tools::run_program({sluice::tools::kProgramName, "sluice <verb> [options] <path>",
+                                     sluice::tools::cli::kVerbs, sluice::tools::cli::kMoved},
+                                    argc, argv);
 }

@@ -22,7 +22,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -196,4 +196,4 @@ std::optional<std::string> DiskWait::look() {
   return found;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

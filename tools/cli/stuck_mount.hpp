@@ -13,7 +13,7 @@
 
 #include "base/result.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // As mount_status(), but ETIMEDOUT if the mount has not answered after `patience`.
 Result<nlohmann::ordered_json> mount_status_within(const std::string& path,
@@ -62,4 +62,4 @@ class DiskWait {
   std::map<std::string, Wait> waits_;  // by the number of the thread
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

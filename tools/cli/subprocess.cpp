@@ -14,7 +14,7 @@
 
 #include "base/unique_fd.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using std::chrono::milliseconds;
@@ -82,4 +82,4 @@ ProgramOutput run_program(const std::vector<std::string>& argv, std::chrono::sec
   return result;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

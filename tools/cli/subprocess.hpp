@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 struct ProgramOutput {
   int code = -1;  // its exit status; -1: it was killed, or took too long
@@ -16,4 +16,4 @@ struct ProgramOutput {
 // Runs argv[0], found on PATH, with empty stdin and without colour. Killed after `limit`.
 ProgramOutput run_program(const std::vector<std::string>& argv, std::chrono::seconds limit);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

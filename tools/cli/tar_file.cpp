@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr std::size_t kBlock = 512;
@@ -59,4 +59,4 @@ std::string tar_archive(const std::vector<std::pair<std::string, std::string>>& 
   return out.append(2 * kBlock, '\0');
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // Each a name of at most 99 bytes and its text; all have the time `time` and the mode 0600.
 std::string tar_archive(const std::vector<std::pair<std::string, std::string>>& files,
                         std::int64_t time);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

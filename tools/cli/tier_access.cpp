@@ -17,7 +17,7 @@
 #include "tools/common/mounts.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 // Whether an ACL lets a user or group other than root search the directory, ignoring the mask.
@@ -128,4 +128,4 @@ std::string open_tiers_warning(const std::vector<NamedTier>& tiers) {
          names + "; to close them: sluice tier close" + words;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

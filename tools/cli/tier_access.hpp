@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // The command line, for root, after which only root can enter the tier at `path`; nothing if that
 // is so already, or if it is unknown. It works whether the pool is mounted or not, leaves `path`
@@ -21,4 +21,4 @@ struct NamedTier {
 // The tiers that users can enter, and what to do about it; empty if there are none.
 std::string open_tiers_warning(const std::vector<NamedTier>& tiers);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 struct CloseDirectory {
@@ -79,4 +79,4 @@ TierCount count_tier(const std::string& path, std::chrono::steady_clock::time_po
   return count;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

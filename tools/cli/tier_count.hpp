@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 struct TierCount {
   std::uint64_t files = 0;  // everything that is not a directory; a hard-linked file once
@@ -20,4 +20,4 @@ struct TierCount {
 TierCount count_tier(const std::string& path, std::chrono::steady_clock::time_point deadline,
                      const std::function<void(const TierCount&)>& progress);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

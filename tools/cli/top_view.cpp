@@ -10,7 +10,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/text_width.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -321,4 +321,4 @@ std::vector<std::string> top_frame(const Json& before, const Json& now, std::int
   return Frame(before, now, time, size, style).lines();
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -10,7 +10,7 @@
 
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 
 // The lines of the frame: at most `size.rows`, none wider than `size.columns`, colours aside.
 // `before` and `now` are answers to {"verb":"activity"} (docs/control.md), which may lack members;
@@ -24,4 +24,4 @@ std::vector<std::string> top_screen(const nlohmann::ordered_json& before,
                                     const nlohmann::ordered_json& now, std::int64_t time,
                                     FrameSize size, const Style& style);
 
-}  // namespace sluice
+}  // namespace sluice::tools::cli

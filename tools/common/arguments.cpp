@@ -16,7 +16,7 @@
 #include "tools/common/manual.hpp"
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -152,4 +152,4 @@ std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help)
   return std::nullopt;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -13,7 +13,7 @@ namespace CLI {
 class App;
 }
 
-namespace sluice {
+namespace sluice::tools {
 
 // What -h and --help print. Written by hand: the text is part of the interface, and CLI11's text
 // differs between versions.
@@ -55,4 +55,4 @@ class Arguments {
   std::unique_ptr<CLI::App> app_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -19,7 +19,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -212,4 +212,4 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
     problem(log::escaped(path) + ": without files on a tier that is offline: " + offline);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -12,7 +12,7 @@
 #include "base/result.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // Links are followed.
 Result<std::string> read_attribute(const std::string& path, const char* name);
@@ -50,4 +50,4 @@ struct FoundFile {
 void each_file(const std::string& path, const std::function<void(const FoundFile&)>& found,
                const std::function<void(const std::string&)>& problem);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 // Possible values of an option, by the placeholder that help texts use for its value. Those of
@@ -192,4 +192,4 @@ int command_complete(int argc, char** argv, std::span<const Verb> verbs) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

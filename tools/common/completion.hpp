@@ -11,7 +11,7 @@
 
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // Replaces a verb's arguments, followed by the word before the cursor and the word under it: print
 // the possible words, one a line: word, tab, meaning. Without any, the shell offers file names.
@@ -34,4 +34,4 @@ int complete_verbs(std::span<char* const> arguments, std::span<const Verb> verbs
 int complete_options(std::span<char* const> arguments, const HelpText& help, std::string_view verb,
                      bool is_first);
 
-}  // namespace sluice
+}  // namespace sluice::tools

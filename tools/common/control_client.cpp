@@ -14,7 +14,7 @@
 #include "base/unix_socket.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -131,4 +131,4 @@ Result<ControlAnswer> ask_daemon(const std::string& mountpoint, const Json& requ
   return ask_socket(text_of(*status, "state"), log::escaped(mountpoint), request, listener);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -9,7 +9,7 @@
 
 #include "base/result.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // Callbacks while an answer arrives. If one returns false, the connection is closed, which ends the
 // request.
@@ -36,4 +36,4 @@ Result<ControlAnswer> ask_socket(const std::string& directory, const std::string
                                  const nlohmann::ordered_json& request,
                                  const ControlListener& listener = {});
 
-}  // namespace sluice
+}  // namespace sluice::tools

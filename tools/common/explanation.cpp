@@ -12,7 +12,7 @@
 #include "tiering/worth.hpp"
 #include "tools/common/mount_status.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -261,4 +261,4 @@ std::string hold_text(std::string_view hold) {
   return std::string(hold);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // "why", "hot enough for nvme". Names in the texts are not escaped; the caller escapes them before
 // showing them.
@@ -33,4 +33,4 @@ std::string hold_text(std::string_view hold);
 // Why a budget does not delete a file, from the protocol's word; unknown words are returned as is.
 std::string kept_text(const std::string& why);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -8,7 +8,7 @@
 
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 volatile sig_atomic_t g_signal = 0;
@@ -47,4 +47,4 @@ void Interrupt::end(const std::string& verb, const std::string& message) const {
   std::_Exit(128 + signal);  // the signal is blocked
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace sluice {
+namespace sluice::tools {
 
 class Interrupt {
  public:
@@ -23,4 +23,4 @@ class Interrupt {
   [[noreturn]] void end(const std::string& verb, const std::string& message) const;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools

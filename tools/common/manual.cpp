@@ -10,7 +10,7 @@
 #include "tools/common/completion.hpp"
 #include "tools/common/option_texts.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 struct Section {
@@ -262,4 +262,4 @@ int command_manual(int argc, char** argv, const Program& program) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 #include "tools/common/arguments.hpp"
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // Replaces a verb's arguments, followed by the title of a section: print the verb's part of
 // that section.
@@ -30,4 +30,4 @@ std::string painted(std::string_view text);
 // for that section.
 std::string manual_section(const HelpText& help, std::string_view title);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 
 #include "base/log.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 using Json = nlohmann::ordered_json;
 
@@ -84,4 +84,4 @@ bool has_state(const nlohmann::ordered_json& tier, std::string_view state) {
                      [&](const auto& each) { return text_of(each, "name") == state; });
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -8,7 +8,7 @@
 
 #include "base/result.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // Fails with ENODATA if nothing of Sluice is mounted at `path`, ENOTCONN if its daemon has died,
 // EUCLEAN if the answer is not a JSON object, or with the error of the kernel.
@@ -29,4 +29,4 @@ bool has_state(const nlohmann::ordered_json& tier, std::string_view state);
 // null if there is none.
 const nlohmann::ordered_json& member_of(const nlohmann::ordered_json& object, std::string_view key);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 #include "base/path.hpp"
 #include "base/small_file.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 std::vector<std::string> whole_sluices(const std::vector<MountEntry>& mounts) {
@@ -102,4 +102,4 @@ Result<std::string> choose_mount(const std::string& given) {
 
 std::vector<std::string> sluice_mounts() { return whole_sluices(mount_table()); }
 
-}  // namespace sluice
+}  // namespace sluice::tools

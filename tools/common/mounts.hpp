@@ -11,7 +11,7 @@
 #include "base/mount_lines.hpp"
 #include "base/result.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 struct MountEntry {
   std::string point;
@@ -46,4 +46,4 @@ Result<std::string> choose_mount(const std::string& given);
 // The mount points of whole Sluices.
 std::vector<std::string> sluice_mounts();
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -9,7 +9,7 @@
 #include "tools/common/mount_status.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -102,4 +102,4 @@ std::vector<MoveRow> MoveSummary::rows() const {
   return out;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

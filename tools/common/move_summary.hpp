@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools {
 
 // One line of a list: a move, or several.
 struct MoveRow {
@@ -40,4 +40,4 @@ class MoveSummary {
   std::size_t size_ = 0;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools

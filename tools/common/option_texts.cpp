@@ -12,7 +12,7 @@
 #include "tools/common/manual.hpp"
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Group = OptionSpec::Group;
@@ -262,4 +262,4 @@ int print_options(std::string_view format, std::string_view group) {
   return text.empty() ? kUsage : kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace sluice {
+namespace sluice::tools {
 
 // The options of `sluice mount` that come from the table, one to three lines each.
 std::string mount_option_lines();
@@ -24,4 +24,4 @@ std::string reference_file();
 // `sluice manual options roff|markdown GROUP` and `sluice manual options toml`.
 int print_options(std::string_view format, std::string_view group);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -17,7 +17,7 @@
 #include "base/log.hpp"
 #include "tools/common/text_width.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 const char* escape_code(Color color) {
@@ -189,4 +189,4 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

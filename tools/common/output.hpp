@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice {
+namespace sluice::tools {
 
 struct FrameSize {
   std::size_t columns = 80;
@@ -94,4 +94,4 @@ std::string safe_name(const Style& style, const std::string& text);
 // characters.
 std::string shell_word(const std::string& text);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -11,7 +11,7 @@
 #include "tools/common/output.hpp"
 #include "tools/common/text_width.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using std::chrono::duration;
@@ -90,4 +90,4 @@ void ProgressLine::clear() {
   shown_ = false;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace sluice {
+namespace sluice::tools {
 
 // The rate at which a count has grown in the last seconds.
 class RateMeter {
@@ -54,4 +54,4 @@ class ProgressLine {
   std::chrono::steady_clock::time_point next_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -8,7 +8,7 @@
 
 #include "base/utf8.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 struct Range {
@@ -121,4 +121,4 @@ std::string printable(std::string_view name) {
   return out;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace sluice {
+namespace sluice::tools {
 
 // Columns that `text` takes: two for the wide characters of East Asia and for emoji, none for marks
 // that combine with the one before. REQUIRES: `text` is a result of printable(), or a constant.
@@ -27,4 +27,4 @@ std::string fitted(std::string_view text, std::size_t width);
 // byte by byte.
 std::string printable(std::string_view name);
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -19,7 +19,7 @@
 #include "tools/common/manual.hpp"
 #include "tools/common/mounts.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 void print_verbs(std::FILE* to, std::span<const Verb> verbs) {
@@ -210,4 +210,4 @@ std::optional<std::string> mount_for(std::string_view verb, const std::string& g
   return std::nullopt;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -11,7 +11,7 @@
 #include "tools/common/arguments.hpp"
 #include "tools/common/output.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 
 // Exit codes of every verb.
 inline constexpr int kDone = 0;
@@ -65,4 +65,4 @@ std::optional<Style> style_for(std::string_view verb, const std::string& when);
 // and returns nothing if that does not name a mount.
 std::optional<std::string> mount_for(std::string_view verb, const std::string& given);
 
-}  // namespace sluice
+}  // namespace sluice::tools

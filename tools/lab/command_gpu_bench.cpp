@@ -13,7 +13,7 @@
 #include "tools/lab/gpu_bench/report.hpp"
 #include "tools/lab/gpu_bench/runner.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 using namespace gpu_bench;
@@ -214,4 +214,4 @@ int command_gpu_bench(int argc, char** argv) {
   return show(request, *style, about);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

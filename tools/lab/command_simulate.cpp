@@ -12,7 +12,7 @@
 #include "tools/lab/simulator/options.hpp"
 #include "tools/lab/simulator/replay.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -337,4 +337,4 @@ int command_simulate(int argc, char** argv) {
   return kDone;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

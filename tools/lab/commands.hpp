@@ -4,7 +4,7 @@
 
 #include "tools/common/verbs.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 int command_simulate(int argc, char** argv);
 int command_tracegen(int argc, char** argv);
@@ -18,4 +18,4 @@ int command_movebench(int argc, char** argv);
 int command_planbench(int argc, char** argv);
 }  // namespace bench
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -6,7 +6,7 @@
 #include "gpu/cufile_api.hpp"
 #include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 constexpr std::array kVerbs{
@@ -22,12 +22,13 @@ constexpr std::array kVerbs{
 
 }  // namespace
 
-const std::string_view kProgramName = "sluice-lab";
+}  // namespace sluice::tools::lab
 
-}  // namespace sluice
+const std::string_view sluice::tools::kProgramName = "sluice-lab";
 
 int main(int argc, char** argv) {
   sluice::keep_cufile_log_away();  // before threads start
-  return sluice::run_program({sluice::kProgramName, "sluice-lab <verb> [options]", sluice::kVerbs},
-                             argc, argv);
+  return sluice::tools::run_program(
+      {sluice::tools::kProgramName, "sluice-lab <verb> [options]", sluice::tools::lab::kVerbs},
+      argc, argv);
 }

@@ -14,7 +14,7 @@
 
 #include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 constexpr std::string_view kVerb = "tracegen";
@@ -231,4 +231,4 @@ int command_tracegen(int argc, char** argv) {
   return write(options, accesses, sizes);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

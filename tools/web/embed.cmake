@@ -1,6 +1,6 @@
 # cmake -DFILES=... -DOUT=page_files.cpp -P embed.cmake: writes the files of the page as C++ source.
 set(types ".html" "text/html" ".css" "text/css" ".js" "text/javascript" ".svg" "image/svg+xml")
-set(text "#include \"tools/web/page_files.hpp\"\nnamespace sluice {\nnamespace {\nconstexpr WebFile kFiles[] = {\n")
+set(text "#include \"tools/web/page_files.hpp\"\nnamespace sluice::tools::web {\nnamespace {\nconstexpr WebFile kFiles[] = {\n")
 foreach(file ${FILES})
   file(READ ${file} content)
   get_filename_component(extension ${file} EXT)

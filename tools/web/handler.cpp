@@ -18,7 +18,7 @@
 #include "tools/common/move_summary.hpp"
 #include "tools/web/page_files.hpp"
 
-namespace sluice {
+namespace sluice::tools::web {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -280,4 +280,4 @@ void WebHandler::scan_files() {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::web

@@ -19,7 +19,7 @@
 #include "tools/common/control_client.hpp"
 #include "tools/web/replay.hpp"
 
-namespace sluice {
+namespace sluice::tools::web {
 
 // 128 random bits, in hex.
 std::string make_token();
@@ -59,4 +59,4 @@ class WebHandler {
   std::jthread looking_ GUARDED_BY(mutex_);
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::web

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-namespace sluice {
+namespace sluice::tools::web {
 
 struct WebFile {
   std::string_view path;  // "/", "/page.js"
@@ -14,4 +14,4 @@ struct WebFile {
 };
 std::span<const WebFile> web_files();
 
-}  // namespace sluice
+}  // namespace sluice::tools::web

@@ -8,8 +8,10 @@
 #include "tools/lab/simulator/options.hpp"
 #include "tools/lab/simulator/replay.hpp"
 
-namespace sluice {
+namespace sluice::tools::web {
 namespace {
+
+using namespace lab;  // the simulator
 
 using Json = nlohmann::ordered_json;
 
@@ -84,4 +86,4 @@ void WebReplay::run(const std::stop_token& stop) {
              {"results", results}});
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::web

@@ -9,7 +9,7 @@
 
 #include "base/mutex.hpp"
 
-namespace sluice {
+namespace sluice::tools::web {
 
 class WebReplay {
  public:
@@ -32,4 +32,4 @@ class WebReplay {
   std::jthread thread_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::web

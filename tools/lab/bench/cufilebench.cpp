@@ -25,7 +25,7 @@
 #include "gpu/device.hpp"
 #include "tools/lab/commands.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -284,4 +284,4 @@ int command_cufilebench(int argc, char** argv) {
   return run(options);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -13,7 +13,7 @@
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr std::uint64_t kBlocksAWrite = 256;
@@ -165,4 +165,4 @@ void Fixtures::forget_names() const {
   drop_names();
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 // A directory under measurement.
 struct Place {
@@ -104,4 +104,4 @@ class Fixtures {
   std::set<std::string> made_;
 };
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

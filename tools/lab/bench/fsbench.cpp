@@ -22,7 +22,7 @@
 #include "tools/lab/bench/syscalls.hpp"
 #include "tools/lab/commands.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr std::string_view kVerb = "fsbench";
@@ -347,4 +347,4 @@ int command_fsbench(int argc, char** argv) {
   return run_benchmark(options);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -27,7 +27,7 @@
 #include "tools/lab/bench/syscalls.hpp"
 #include "tools/lab/commands.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 using std::chrono::milliseconds;
@@ -477,4 +477,4 @@ int command_heatbench(int argc, char** argv) {
   return run_benchmark(options);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -15,7 +15,7 @@
 #include "base/small_file.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr std::chrono::seconds kCommandLimit{60};
@@ -236,4 +236,4 @@ std::unique_ptr<Mount> mount_mergerfs(const std::string& directory) {
   return mount;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -13,7 +13,7 @@
 #include "tools/lab/bench/fixtures.hpp"
 #include "tools/lab/bench/process.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 // The type of the filesystem that holds `path`, as /proc/self/mountinfo calls it ("ext4",
 // "fuse.sluice").
@@ -66,4 +66,4 @@ std::unique_ptr<Mount> mount_sluice(const std::string& binary, const std::string
 // The same with the mergerfs in PATH, at the settings that do best here.
 std::unique_ptr<Mount> mount_mergerfs(const std::string& directory);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

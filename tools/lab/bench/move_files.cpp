@@ -11,7 +11,7 @@
 #include "tools/lab/bench/fixtures.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 constexpr std::uint64_t kExtent = 64 * kKiB;  // of data in a sparse file
 }  // namespace
@@ -58,4 +58,4 @@ std::size_t count_files(const std::string& directory) {
   return count;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

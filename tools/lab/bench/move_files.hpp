@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 inline constexpr std::uint64_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
@@ -27,4 +27,4 @@ std::vector<FileSet> file_sets(bool quick);
 void make_files(const std::string& directory, const FileSet& set);
 std::size_t count_files(const std::string& directory);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

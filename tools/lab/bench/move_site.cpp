@@ -18,7 +18,7 @@
 #include "base/unix_socket.hpp"
 #include "tools/lab/bench/process.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 using nlohmann::json;
@@ -155,4 +155,4 @@ void pin(const std::string& path, const std::string& tier) {
   }
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

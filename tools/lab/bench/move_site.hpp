@@ -12,7 +12,7 @@
 #include "tools/lab/bench/mounts.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 // A pool with a tier, "fast" and "slow", on each disk. Files move only when asked to.
 struct PoolPlace {
@@ -71,4 +71,4 @@ class Pass {
 // The next pass moves everything below `path` to `tier`.
 void pin(const std::string& path, const std::string& tier);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -26,7 +26,7 @@
 #include "tools/lab/bench/syscalls.hpp"
 #include "tools/lab/commands.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 using nlohmann::ordered_json;
@@ -518,4 +518,4 @@ int command_movebench(int argc, char** argv) {
   return run_benchmark(options);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

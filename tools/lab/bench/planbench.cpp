@@ -20,7 +20,7 @@
 #include "tiering/planner.hpp"
 #include "tools/lab/commands.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr std::string_view kVerb = "planbench";
@@ -271,4 +271,4 @@ int command_planbench(int argc, char** argv) {
   return run(options);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -18,7 +18,7 @@
 
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr int kNotExecuted = 127;
@@ -174,4 +174,4 @@ int BlockedSignals::supervise(const std::function<int()>& work) {
   return WEXITSTATUS(status);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

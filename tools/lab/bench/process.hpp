@@ -13,7 +13,7 @@
 
 #include "base/unique_fd.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 using Command = std::vector<std::string>;
 
@@ -60,4 +60,4 @@ class BlockedSignals {
   int arrived_ = 0;
 };
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -12,7 +12,7 @@
 
 #include "tools/lab/bench/mounts.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 using nlohmann::ordered_json;
@@ -220,4 +220,4 @@ std::string format_json(const std::vector<RowResult>& results, const std::vector
   return json.dump(2) + "\n";
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

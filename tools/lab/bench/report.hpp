@@ -7,7 +7,7 @@
 
 #include "tools/lab/bench/runner.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 std::string format_table(const std::vector<RowResult>& results, const std::vector<Place>& places);
 
@@ -15,4 +15,4 @@ std::string format_table(const std::vector<RowResult>& results, const std::vecto
 std::string format_json(const std::vector<RowResult>& results, const std::vector<Place>& places,
                         const Plan& plan);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

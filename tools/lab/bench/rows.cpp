@@ -20,7 +20,7 @@
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 using Answer = std::optional<Measured>;
@@ -458,4 +458,4 @@ const Row* find_row(const std::string& name) {
   return row == std::end(kRows) ? nullptr : row;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

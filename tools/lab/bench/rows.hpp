@@ -8,7 +8,7 @@
 
 #include "tools/lab/bench/fixtures.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 struct Goal {
   enum class Kind { None, RatioAtLeast, RatioAtMost, ValueAtMost };
@@ -54,4 +54,4 @@ struct Row {
 std::span<const Row> all_rows();
 const Row* find_row(const std::string& name);  // null if there is none
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -10,7 +10,7 @@
 
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr unsigned kMostPasses = 2000;
@@ -224,4 +224,4 @@ std::string format_ratio(Unit unit, double ratio) {
   return text;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -9,7 +9,7 @@
 #include "tools/lab/bench/fixtures.hpp"
 #include "tools/lab/bench/rows.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 // Which of a row's samples represents all of them. Other processes only ever slow work down, so on
 // a busy machine the best sample says more than the median.
@@ -54,4 +54,4 @@ std::string format_value(Unit unit, double value);
 std::string format_ratio(Unit unit, double ratio);
 const char* unit_name(Unit unit);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

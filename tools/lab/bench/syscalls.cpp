@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 namespace {
 
 constexpr const char* kDropCaches = "/proc/sys/vm/drop_caches";
@@ -89,4 +89,4 @@ void drop_names() {
   if (::write(fd.get(), "2", 1) != 1) throw_failure("write", kDropCaches);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -16,7 +16,7 @@
 
 #include "base/unique_fd.hpp"
 
-namespace sluice::bench {
+namespace sluice::tools::lab::bench {
 
 // A failure with a message for the user: "open /mnt/x: No space left on device (ENOSPC)".
 struct Failure : std::runtime_error {
@@ -68,4 +68,4 @@ class Stopwatch {
   Clock::duration total_{};
 };
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools::lab::bench

@@ -17,7 +17,7 @@
 #include "gpu/engine.hpp"
 #include "gpu/pinned_memory.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 
 inline constexpr std::uint64_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
@@ -150,4 +150,4 @@ Result<void> write_by_pwrite(const Bench& bench, const UniqueFd& file);
 // Runs `work(thread)` on `count` threads. Returns the first error.
 Result<void> in_parallel(unsigned count, const std::function<Result<void>(unsigned)>& work);
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

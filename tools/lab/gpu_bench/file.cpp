@@ -17,7 +17,7 @@
 #include "tools/common/progress.hpp"
 #include "tools/lab/gpu_bench/bench.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 namespace {
 
 constexpr const char* kFileName = "/sluice-gpu-bench.dat";
@@ -299,4 +299,4 @@ std::unique_ptr<Memory> Target::memory() const {
   return device_ == nullptr ? borrow_host(host_, size_) : borrow_device(*device_, address_, size_);
 }
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -7,7 +7,7 @@
 
 #include "base/units.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -291,4 +291,4 @@ Json report_json(const Report& report) {
       {"bars", std::move(bars)},   {"rows", std::move(rows)}};
 }
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -9,7 +9,7 @@
 
 #include "tools/common/output.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 
 // Appended to the name of a way whose thread is bound to a core.
 inline constexpr const char* kOnOneCore = ", on one core";
@@ -56,4 +56,4 @@ std::vector<Bar> bars_of(const Report& report);
 std::string report_text(const Style& style, const Report& report);
 nlohmann::ordered_json report_json(const Report& report);
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -20,7 +20,7 @@
 #include "gpu/residency.hpp"
 #include "tools/common/progress.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 namespace {
 
 using std::chrono::duration;
@@ -514,4 +514,4 @@ std::vector<Row> measure(Bench bench, unsigned rounds, bool quick, std::vector<R
   return Runner(std::move(bench), rounds, quick, std::move(routes)).run(phases);
 }
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -10,7 +10,7 @@
 #include "tools/lab/gpu_bench/bench.hpp"
 #include "tools/lab/gpu_bench/report.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 
 inline constexpr std::string_view kPhases[] = {"cold",   "loads", "warm",     "sizes",
                                                "beside", "write", "register", "checksum"};
@@ -21,4 +21,4 @@ inline constexpr std::string_view kPhases[] = {"cold",   "loads", "warm",     "s
 std::vector<Row> measure(Bench bench, unsigned rounds, bool quick, std::vector<Route> routes,
                          const std::vector<std::string>& phases);
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -12,7 +12,7 @@
 #include "base/mutex.hpp"
 #include "tools/lab/gpu_bench/bench.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 namespace {
 
 constexpr std::uint64_t kPiece = 4 * kMiB;
@@ -356,4 +356,4 @@ Result<void> write_by_pwrite(const Bench& bench, const UniqueFd& file) {
   return {};
 }
 
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -6,7 +6,7 @@
 
 #include "tools/lab/simulator/caches.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 ArcCache::ArcCache(const Trace& trace, const SimulationOptions& options)
     : Cache(trace, options),
@@ -93,4 +93,4 @@ void ArcCache::insert(std::uint32_t object, ObjectList& list, Where where) {
   where_[object] = where;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -5,7 +5,7 @@
 
 #include "tiering/budget.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 bool BudgetCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
@@ -48,4 +48,4 @@ void BudgetCache::make_room(std::uint64_t bytes) {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

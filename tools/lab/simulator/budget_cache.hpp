@@ -9,7 +9,7 @@
 
 #include "tools/lab/simulator/caches.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 class BudgetCache final : public Cache {
  public:
@@ -29,4 +29,4 @@ class BudgetCache final : public Cache {
   std::vector<std::uint32_t> places_;  // by object: where it is in cached_
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

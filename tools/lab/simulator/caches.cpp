@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 Cache::Cache(const Trace& trace, const SimulationOptions& options)
     : Contender(trace, options),
@@ -280,4 +280,4 @@ bool BeladySizeCache::access(std::uint32_t record, Access kind) {
   return false;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

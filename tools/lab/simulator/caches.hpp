@@ -14,7 +14,7 @@
 #include "tools/lab/simulator/contender.hpp"
 #include "tools/lab/simulator/object_list.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 // Base of all caches: how full the cache is, and which objects are in it.
 //
@@ -171,4 +171,4 @@ class BeladySizeCache final : public Cache {
   std::minstd_rand random_;                 // from a fixed seed: a run can be repeated
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

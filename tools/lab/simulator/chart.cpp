@@ -8,7 +8,7 @@
 
 #include "base/units.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 constexpr double kWidth = 980, kHeight = 540;
@@ -225,4 +225,4 @@ Chart chart_over_time(std::span<const ReplayResult> outcomes, const Trace& trace
   return chart;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -10,7 +10,7 @@
 
 #include "tools/lab/simulator/replay.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 struct Chart {
   struct Line {
@@ -31,4 +31,4 @@ Chart chart_over_sizes(std::span<const ReplayResult> outcomes, const std::string
 Chart chart_over_time(std::span<const ReplayResult> outcomes, const Trace& trace,
                       const std::string& subtitle);
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

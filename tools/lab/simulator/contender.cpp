@@ -8,7 +8,7 @@
 #include "tools/lab/simulator/caches.hpp"
 #include "tools/lab/simulator/movers.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 using Maker = std::unique_ptr<Contender> (*)(const Trace&, const SimulationOptions&);
@@ -64,4 +64,4 @@ std::unique_ptr<Contender> make_contender(std::string_view name, const Trace& tr
   return found->make(trace, options);
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

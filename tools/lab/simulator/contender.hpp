@@ -19,7 +19,7 @@
 #include "tools/lab/simulator/disks.hpp"
 #include "tools/lab/simulator/trace.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 struct SimulatedTier {
   std::string name;
@@ -110,4 +110,4 @@ bool is_oracle(std::string_view name);
 std::unique_ptr<Contender> make_contender(std::string_view name, const Trace& trace,
                                           const SimulationOptions& options);
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

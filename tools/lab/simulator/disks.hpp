@@ -10,7 +10,7 @@
 
 #include "tiering/tier_speed.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 class Disks {
  public:
@@ -39,4 +39,4 @@ class Disks {
   std::vector<double> busy_until_;  // with copies
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

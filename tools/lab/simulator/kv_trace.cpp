@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 using nlohmann::json;
@@ -40,4 +40,4 @@ bool is_kv_trace(std::string_view beginning) {
   return first != beginning.npos && beginning[first] == '{';
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -11,7 +11,7 @@
 
 #include "base/result.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 // Blocks of one trace have one size, so only the ratio to the size of a tier matters.
 inline constexpr std::uint64_t kKvBlockBytes = 1 << 20;
@@ -27,4 +27,4 @@ Result<KvRequest> parse_kv_request(std::string_view line);
 // Whether a file that begins like this is such a trace.
 bool is_kv_trace(std::string_view beginning);
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -6,7 +6,7 @@
 
 #include "metadata/decay.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 constexpr std::int64_t kMicroseconds = 1'000'000;
@@ -205,4 +205,4 @@ void AutotierMover::tick(std::int64_t now) {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -12,7 +12,7 @@
 #include "tiering/planner.hpp"
 #include "tools/lab/simulator/contender.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 class PeriodicMover : public Contender {
  public:
@@ -102,4 +102,4 @@ class AutotierMover final : public PeriodicMover {
   std::vector<std::uint32_t> order_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

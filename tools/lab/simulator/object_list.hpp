@@ -8,7 +8,7 @@
 
 #include "tools/lab/simulator/trace.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 inline constexpr std::uint32_t kNoObject = 0xffffffff;
 
@@ -59,4 +59,4 @@ class ObjectList {
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -9,7 +9,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 std::vector<std::string_view> parts_of(std::string_view text) {
@@ -174,4 +174,4 @@ std::vector<SimulatedTier> resolve(const std::vector<TierSpec>& specs, const Tra
   return tiers;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

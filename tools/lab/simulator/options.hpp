@@ -13,7 +13,7 @@
 #include "base/result.hpp"
 #include "tools/lab/simulator/contender.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 // A size in bytes, or a percentage of the trace's bytes.
 struct TierSize {
@@ -45,4 +45,4 @@ Result<std::chrono::seconds> parse_span(std::string_view text, std::string_view 
 // tier, 10 for the one before it, 100 for the others.
 std::vector<SimulatedTier> resolve(const std::vector<TierSpec>& specs, const Trace& trace);
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

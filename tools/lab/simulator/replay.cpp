@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 ReplayResult replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
                     const std::function<void(std::size_t records)>& progress) {
@@ -78,4 +78,4 @@ std::optional<double> gap_to_oracle(const ReplayResult& outcome,
   return *best - outcome.hit_ratio();
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

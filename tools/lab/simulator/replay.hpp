@@ -11,7 +11,7 @@
 
 #include "tools/lab/simulator/contender.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 // Requests after the warm-up; creations do not count.
 struct ReplayResult {
@@ -46,4 +46,4 @@ ReplayResult replay(std::string_view policy, const Trace& trace, const Simulatio
 // size, and `outcome`. Nothing without an oracle.
 std::optional<double> gap_to_oracle(const ReplayResult& outcome, std::span<const ReplayResult> all);
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -15,7 +15,7 @@
 #include "base/log.hpp"
 #include "tools/lab/simulator/kv_trace.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 Error bad_trace(int code, std::string text) { return {code, "read a trace", std::move(text)}; }
@@ -429,4 +429,4 @@ std::vector<std::uint32_t> next_uses(const Trace& trace) {
   return next;
 }
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -13,7 +13,7 @@
 
 #include "base/result.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 
 struct Trace {
   // By record, in the order of time. 12 bytes a record, so that long traces fit into memory.
@@ -45,4 +45,4 @@ Result<void> read_trace(const std::string& path, std::optional<TraceFormat> forc
 inline constexpr std::uint32_t kNeverAgain = 0xffffffff;
 std::vector<std::uint32_t> next_uses(const Trace& trace);
 
-}  // namespace sluice
+}  // namespace sluice::tools::lab

@@ -8,7 +8,7 @@
 #include "base/units.hpp"
 #include "tests/support/temp_dir.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Verdict = Check::Verdict;
@@ -356,4 +356,4 @@ TEST_F(DiskTest, ReadOnlyTierIsAFailureAndStackedTierAWarning) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cli

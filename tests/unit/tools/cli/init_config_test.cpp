@@ -10,7 +10,7 @@
 #include "tests/support/files.hpp"
 #include "tests/support/temp_dir.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using test::exists;
@@ -175,4 +175,4 @@ TEST_F(InitConfigTest, FstabLineEscapesSpaces) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cli

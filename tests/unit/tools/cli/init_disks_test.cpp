@@ -8,7 +8,7 @@
 
 #include "tests/support/temp_dir.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
@@ -249,4 +249,4 @@ TEST_F(InitDisksTest, IdleDiskWithPartitionsListsItsPartitions) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -126,4 +126,4 @@ TEST_F(RedactorTest, ConfigLosesCommentsPatternsAndUnknownLines) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -14,7 +14,7 @@
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/user.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 // The tests work in <tmp>/open, a directory that every user can enter.
@@ -121,4 +121,4 @@ TEST_F(TierAccessTest, TheWarningNamesTheTiersAndTheCommand) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cli

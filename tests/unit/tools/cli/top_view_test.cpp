@@ -7,7 +7,7 @@
 
 #include "tools/common/text_width.hpp"
 
-namespace sluice {
+namespace sluice::tools::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -205,4 +205,4 @@ TEST(TopViewTest, AScreenShowsItsKeysInTheLastRow) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cli

@@ -15,7 +15,7 @@
 #include "base/unique_fd.hpp"
 #include "tests/support/temp_dir.hpp"
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -206,4 +206,4 @@ TEST_F(ControlClientTest, ReportsAPathThatIsNotAMount) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

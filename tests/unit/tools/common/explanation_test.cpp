@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -105,4 +105,4 @@ TEST(ExplanationTest, ReportsAPinOnTheFileItself) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

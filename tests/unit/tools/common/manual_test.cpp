@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 constexpr HelpText kHelp{.usage = "sluice look [--far] NAME=PATH...",
@@ -60,4 +60,4 @@ TEST(ManualTest, ExitStatusIsASection) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

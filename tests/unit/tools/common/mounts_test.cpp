@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 constexpr const char* kTable =
@@ -108,4 +108,4 @@ TEST(ChooseMountTest, FailsIfThereAreSeveralMountsOrNone) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -56,4 +56,4 @@ TEST(MoveSummaryTest, OtherMovesEndABurst) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

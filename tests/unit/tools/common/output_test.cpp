@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 Table moves() {
@@ -40,4 +40,4 @@ TEST(TableTest, OtherColumnsAreNeverShortened) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

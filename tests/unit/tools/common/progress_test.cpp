@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 using namespace std::chrono_literals;
@@ -48,4 +48,4 @@ TEST(TransferTextTest, ShowsShareRateAndTimeLeft) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

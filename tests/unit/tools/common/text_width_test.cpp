@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::tools {
 namespace {
 
 TEST(DisplayWidthTest, CountsColumnsAndNotBytes) {
@@ -66,4 +66,4 @@ TEST(PrintableTest, EscapesInvalidUtf8) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools

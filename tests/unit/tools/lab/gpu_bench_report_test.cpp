@@ -3,7 +3,7 @@
 
 #include "tools/lab/gpu_bench/report.hpp"
 
-namespace sluice::gpu_bench {
+namespace sluice::tools::lab::gpu_bench {
 namespace {
 
 constexpr std::uint64_t kSize = 4'000'000'000;
@@ -87,4 +87,4 @@ TEST(GpuBenchReportTest, JsonHasEverySample) {
 }
 
 }  // namespace
-}  // namespace sluice::gpu_bench
+}  // namespace sluice::tools::lab::gpu_bench

@@ -7,7 +7,7 @@
 #include "tests/support/temp_dir.hpp"
 #include "tools/lab/simulator/replay.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 using Blocks = std::vector<std::uint64_t>;
@@ -99,4 +99,4 @@ TEST(BudgetCacheTest, ServesAtLeastWhatLruServesAndNeverExceedsTheBudget) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::lab

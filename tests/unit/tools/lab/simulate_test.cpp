@@ -10,7 +10,7 @@
 #include "tools/lab/simulator/options.hpp"
 #include "tools/lab/simulator/replay.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 // One access per second to objects named by letters, of size 1 unless `sizes` has another size.
@@ -394,4 +394,4 @@ TEST(ChartTest, DrawsAChartOfASinglePoint) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::lab

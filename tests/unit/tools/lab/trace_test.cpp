@@ -5,7 +5,7 @@
 
 #include "tests/support/temp_dir.hpp"
 
-namespace sluice {
+namespace sluice::tools::lab {
 namespace {
 
 struct Reading {
@@ -166,4 +166,4 @@ TEST(TraceTest, NextUsesAreRecordNumbers) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::lab

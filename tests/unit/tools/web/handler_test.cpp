@@ -9,7 +9,7 @@
 #include "tests/support/temp_dir.hpp"
 #include "tools/web/page_files.hpp"
 
-namespace sluice {
+namespace sluice::tools::web {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -142,4 +142,4 @@ TEST_F(WebHandlerTest, TraceIsReplayedWithEachSizeAndPolicy) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::web
