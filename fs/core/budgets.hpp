@@ -132,7 +132,7 @@ class Budgets {
     bool is_known = false;  // the tree was listed; until then nothing is deleted
     std::uint64_t deleted = 0, deleted_bytes = 0;  // since the mount
     std::uint64_t let_in = 0;  // files that were written before there was room for them
-    bool is_stuck = false;  // it is full, and nothing in it may be deleted now
+    bool is_stuck = false;     // it is full, and nothing in it may be deleted now
   };
   std::vector<Report> reports();
   // A file whose turn it is.

@@ -97,7 +97,8 @@ ssize_t sluice_gather(sluice_file* file, sluice_buffer* buffer, size_t buffer_of
                       uint64_t file_offset, struct sluice_result* result);
 /* Writes records by number: the bytes at `buffer_offset` + i * `record_bytes` in the buffer become
  * record index[i] of the file. If a number occurs more than once, the last record stays. The file
- * does not grow: a record number out of range fails with -ERANGE, and then nothing has been written.
+ * does not grow: a record number out of range fails with -ERANGE, and then nothing has been
+ * written.
  */
 ssize_t sluice_scatter(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                        const uint64_t* index, size_t count, size_t record_bytes,
