@@ -75,8 +75,12 @@ std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief reli
                        clause(": ", elsewhere) + clause(elsewhere.empty() ? ": " : "; ", leaving),
                    false});
   }
-  if (facts.draining)
-    out.push_back({"draining", "its files are moved away; " + new_files(pool, tier), false});
+  if (facts.draining) {
+    out.push_back({"draining",
+                   facts.read_only ? "it was being emptied, and that waits until it can be written"
+                                   : "its files are moved away; " + new_files(pool, tier),
+                   false});
+  }
   return out;
 }
 

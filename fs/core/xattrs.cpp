@@ -382,7 +382,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
   if (is_by_heat(verdict, facts)) {
     if (!by_value) add_thresholds(j, facts, verdict, tiers, names);
-    if (stays_until > now) {
+    if (stays_until > now && can_leave(tiers[facts.tier])) {
       j["stays_until"] = stays_until;
       j["stays_unless"] = stays_unless(facts.tier, tiers);
     }
