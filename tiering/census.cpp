@@ -14,6 +14,7 @@
 
 #include "base/file_at.hpp"
 #include "metadata/decay.hpp"
+#include "tiering/kept_times.hpp"
 #include "tiering/pin.hpp"
 
 namespace sluice {
@@ -169,9 +170,7 @@ class Census::Walk {
     file.id = identity->id;
     file.bytes = st.stx_blocks * kBlock;
     file.slack = slack_of(st.stx_size, file.bytes);
-    // The copy on this tier was created when the file arrived here. Without birth times, ctime is
-    // the best estimate.
-    file.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
+    file.arrived = made_at(st);
     file.tier = tier.index();
     const auto own = own_pin(request_.pool, dirfd, name);
     file.pin = own.value_or(inherited);
@@ -220,7 +219,7 @@ Result<Census> Census::take(const Request& request) {
   reorder(census.mtimes_, order);
   SLUICE_TRY(census.join_heat(request));
   SLUICE_TRY(census.join_ghosts(request));
-  census.find_stale_times(request);
+  census.join_times(request);
   census.match_rules(request);
   return census;
 }
@@ -274,15 +273,20 @@ Result<void> Census::join_ghosts(const Request& request) {
 }
 
 // The times of a directory are deleted together with the directory.
-void Census::find_stale_times(const Request& request) {
-  if (!is_whole_) return;
+void Census::join_times(const Request& request) {
   const std::int64_t old = (request.now - kStaleAfter) * 1'000'000'000;
   std::size_t at = 0;
-  // If they cannot be read, none are deleted.
+  // If they cannot be read, none are deleted, and files arrived when their copies were made.
   [[maybe_unused]] const auto walked =
       request.store.each_times([&](InodeId id, const KeptTimes& times) {
         while (at < files_.size() && files_[at].id < id) ++at;
         const bool found = at < files_.size() && files_[at].id == id;
+        if (found) {
+          FileFacts& file = files_[at];
+          const unsigned slot = request.pool[file.tier].member().slot;
+          file.arrived = std::max(file.arrived, moved_at(times, slot));
+        }
+        if (!is_whole_) return true;
         const bool is_old = std::all_of(times.copies.begin(), times.copies.end(),
                                         [&](const auto& copy) { return copy.ctime < old; });
         if (!found && !times.is_directory && is_old) stale_times_.push_back(id);

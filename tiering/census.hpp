@@ -90,7 +90,7 @@ class Census {
   std::string path_of(const Name& name) const;
   Result<void> join_heat(const Request& request);
   Result<void> join_ghosts(const Request& request);
-  void find_stale_times(const Request& request);
+  void join_times(const Request& request);
   void match_rules(const Request& request);
 
   std::vector<FileFacts> files_;

@@ -10,12 +10,25 @@ namespace {
 
 // The part of a threshold that a returning file needs, and below which a file leaves.
 constexpr double kHalf = 0.5;
-// No plan fills a tier above this percentage: nearly full filesystems are slow, and writers need
-// some space.
-constexpr unsigned kBrim = 98;
 // The time, in seconds, in which a move must earn what it costs: as long as the score remembers, by
 // default. A file's habits can hardly be known for longer.
 constexpr double kHorizon = 7 * 86'400;
+
+// What a tier that takes no files means for one that should move there, or away from there.
+Blocker blocker_of(const TierFacts& tier) {
+  switch (intake_of(tier)) {
+    case Intake::Offline:
+      return Blocker::Offline;
+    case Intake::ReadOnly:
+      return Blocker::ReadOnly;
+    case Intake::Draining:
+      return Blocker::Draining;
+    case Intake::Failing:
+      return Blocker::Failing;
+    default:
+      return Blocker::None;
+  }
+}
 
 TierIndex nearest_usable(TierIndex from, std::span<const TierFacts> tiers) {
   for (std::size_t distance = 0; distance < tiers.size(); ++distance) {
@@ -68,16 +81,6 @@ bool is_new(const FileFacts& file, const Policy& policy, std::int64_t now) {
   const auto to = static_cast<std::uint64_t>(std::max(now, file.arrived));
   return policy.min_stay.count() > 0 &&
          to - from < static_cast<std::uint64_t>(policy.min_stay.count());
-}
-
-std::uint64_t percent_of(std::uint64_t total, unsigned percent) {
-  return total / 100 * percent + total % 100 * percent / 100;
-}
-
-std::uint64_t brim_of(const TierFacts& tier) { return percent_of(tier.total, kBrim); }
-
-std::uint64_t high_mark(const TierFacts& tier) {
-  return std::min(percent_of(tier.total, tier.high_watermark), brim_of(tier));
 }
 
 double Judge::rate_of(const FileFacts& file) const {
@@ -156,17 +159,18 @@ TierIndex Judge::refuge_of(const FileFacts& file, double rate, const Home& home)
 Verdict Judge::if_online(const FileFacts& file, double rate, const Home& home) const {
   if (tiers_[file.tier].draining) {
     const TierIndex refuge = refuge_of(file, rate, home);
-    if (refuge == kNoTier) return {file.tier, Reason::Draining, Blocker::Offline};
+    if (refuge == kNoTier) return {file.tier, Reason::Draining, Blocker::Nowhere};
     return {refuge, Reason::Draining, Blocker::None};
   }
   if (home.tier == kNoTier) return by_heat(file, rate);
-  const bool is_there = home.tier == file.tier || is_usable(tiers_[home.tier]);
-  return {home.tier, home.reason, is_there ? Blocker::None : Blocker::Offline};
+  return {home.tier, home.reason,
+          home.tier == file.tier ? Blocker::None : blocker_of(tiers_[home.tier])};
 }
 
 Verdict Judge::verdict(const FileFacts& file, double rate, const Home& home) const {
   Verdict verdict = if_online(file, rate, home);
-  if (verdict.wants != file.tier && !tiers_[file.tier].online) verdict.blocker = Blocker::Offline;
+  if (verdict.wants != file.tier && !can_leave(tiers_[file.tier]))
+    verdict.blocker = blocker_of(tiers_[file.tier]);
   return verdict;
 }
 
@@ -208,6 +212,14 @@ const char* name_of(Blocker blocker) {
       return "no_room";
     case Blocker::Offline:
       return "offline";
+    case Blocker::Draining:
+      return "draining";
+    case Blocker::ReadOnly:
+      return "read_only";
+    case Blocker::Failing:
+      return "failing";
+    case Blocker::Nowhere:
+      return "nowhere";
   }
   return "unknown";
 }
@@ -215,7 +227,14 @@ const char* name_of(Blocker blocker) {
 Verdict judge(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy,
               const Market& market, std::int64_t now) {
   const Judge judge(tiers, policy, market, now);
-  return judge.verdict(file, judge.rate_of(file), home_of(file, tiers, policy));
+  Verdict verdict = judge.verdict(file, judge.rate_of(file), home_of(file, tiers, policy));
+  if (verdict.wants == file.tier || verdict.blocker != Blocker::None) return verdict;
+  const TierFacts& to = tiers[verdict.wants];
+  const bool goes_by_rank = verdict.reason == Reason::Hot || verdict.reason == Reason::Returning ||
+                            verdict.reason == Reason::Cold;
+  if (to.used + file.bytes > (goes_by_rank ? high_mark(to) : brim_of(to)))
+    verdict.blocker = Blocker::NoRoom;
+  return verdict;
 }
 
 double rank_of(const FileFacts& file) {

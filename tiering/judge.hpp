@@ -17,13 +17,6 @@ Home home_of(const FileFacts& file, std::span<const TierFacts> tiers, const Poli
 // Whether the file arrived on its tier less than min_stay ago.
 bool is_new(const FileFacts& file, const Policy& policy, std::int64_t now);
 
-inline bool is_usable(const TierFacts& tier) { return tier.online && !tier.draining; }
-
-// The bytes to which a plan may fill a tier, and those to which value or heat may.
-std::uint64_t percent_of(std::uint64_t total, unsigned percent);
-std::uint64_t brim_of(const TierFacts& tier);
-std::uint64_t high_mark(const TierFacts& tier);
-
 // Judges the files of one pool at one moment. It refers to its arguments.
 class Judge {
  public:

@@ -44,6 +44,16 @@ void wait_until_past(std::int64_t ctime) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+std::int64_t made_at(const struct statx& copy) {
+  // Without birth times, ctime is the best estimate.
+  return (copy.stx_mask & STATX_BTIME) != 0 ? copy.stx_btime.tv_sec : copy.stx_ctime.tv_sec;
+}
+
+std::int64_t moved_at(const KeptTimes& times, unsigned slot) {
+  const KeptTimes::Copy* copy = times.is_directory ? nullptr : find_copy(times, slot);
+  return copy == nullptr ? 0 : copy->ctime / kNanoseconds;
+}
+
 const KeptTimes::Copy* find_copy(const KeptTimes& times, unsigned slot) {
   const auto found = std::find_if(times.copies.begin(), times.copies.end(),
                                   [&](const KeptTimes::Copy& copy) { return copy.slot == slot; });

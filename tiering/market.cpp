@@ -90,7 +90,7 @@ Market learn_market(std::span<const FileFacts> files, std::span<const TierFacts>
   for (std::uint32_t i = 0; i < files.size(); ++i) {
     const FileFacts& file = files[i];
     const TierIndex home = home_of(file, tiers, policy).tier;
-    if (!tiers[file.tier].online || home == file.tier) continue;
+    if (!can_leave(tiers[file.tier]) || home == file.tier) continue;
     firm[file.tier] -= std::min(firm[file.tier], file.bytes);
     // A file that its pin or rule will bring to a tier takes its room there already now.
     // One that was used only once can't go up, so it does not bid.

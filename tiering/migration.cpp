@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
+#include "tiering/judge.hpp"
 #include "tiering/worth.hpp"
 
 namespace sluice {
@@ -23,6 +24,18 @@ constexpr std::int64_t kBetweenAlarms = 60;
 // all tiers: it rests this long, and this many times as long as it took.
 constexpr std::chrono::seconds kBetweenSearches{2};
 constexpr int kSearchShare = 20;
+
+// Raises a flag while it exists.
+class Passing {
+ public:
+  explicit Passing(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~Passing() { flag_ = false; }
+  Passing(const Passing&) = delete;
+  Passing& operator=(const Passing&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 }  // namespace
 
@@ -78,11 +91,57 @@ void Migration::change(Tuning tuning, Limits limits) {
   replan_soon();
 }
 
-bool Migration::is_open_now() const {
-  const std::time_t now = clock_.seconds();
+bool Migration::is_open_at(std::int64_t time) const {
+  const std::time_t at = time;
   std::tm local{};
-  ::localtime_r(&now, &local);
+  ::localtime_r(&at, &local);
   return is_open(tuning()->windows, local);
+}
+
+bool Migration::has_crowded_tier() const {
+  return std::any_of(pool_.begin(), pool_.end(), [](const auto& tier) {
+    const TierFacts facts = tier->facts();
+    return can_leave(facts) && is_crowded(facts);
+  });
+}
+
+// When a pass begins because a tier has less room than it should.
+std::int64_t Migration::due_for_crowded(std::int64_t now) const {
+  return std::max(now,
+                  last_pass_ + std::min<std::int64_t>(kBetweenAlarms, tuning_->interval.count()));
+}
+
+std::int64_t Migration::next_pass() const {
+  constexpr std::int64_t kDay = 86400, kMinute = 60;
+  const bool is_crowded = has_crowded_tier();
+  const std::int64_t now = clock_.seconds();
+  std::int64_t due = 0, step = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (next_pass_.load() == 0) return 0;
+    due = std::max(next_pass_.load(), now);
+    step = std::max<std::int64_t>(tuning_->interval.count(), kMinute);
+    if (is_crowded) {
+      due = std::min(due, due_for_crowded(now));
+      step = kMinute;
+    }
+  }
+  // A pass that is due outside of the windows is left out.
+  for (std::int64_t at = due; at <= due + kDay + step; at += step) {
+    if (is_open_at(at)) return at;
+  }
+  return due;
+}
+
+Relief Migration::relief(TierIndex tier) const {
+  if (!tuning()->automatic) return Relief::Off;
+  if (mover_.is_paused()) return Relief::Paused;
+  const bool has_slower = std::any_of(pool_.begin(), pool_.end(), [&](const auto& other) {
+    return other->index() > tier && is_usable(other->facts());
+  });
+  if (!has_slower) return Relief::Slowest;
+  const MutexLock lock(mutex_);
+  return tier < relief_.size() ? relief_[tier] : Relief::NextPass;
 }
 
 std::vector<TierFacts> Migration::tier_facts() const {
@@ -90,16 +149,9 @@ std::vector<TierFacts> Migration::tier_facts() const {
   const std::vector<TierSpeed> speeds = speeds_.speeds();
   for (const auto& tier : pool_) {
     if (facts.size() == speeds.size()) break;  // a tier was added meanwhile
-    const Space space = tier->space();
-    const TierLimits s = tier->limits();
-    facts.push_back({.total = space.total,
-                     .used = space.used(),
-                     .high_watermark = s.high_watermark,
-                     .low_watermark = s.low_watermark,
-                     .threshold = s.threshold,
-                     .speed = speeds[facts.size()],
-                     .online = tier->online(),
-                     .draining = tier->is_draining()});
+    TierFacts each = tier->facts();
+    each.speed = speeds[facts.size()];
+    facts.push_back(each);
   }
   return facts;
 }
@@ -151,6 +203,35 @@ std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
   return facts;
 }
 
+// What the plan does for each tier that has less room than it should.
+void Migration::find_relief(Proposal& proposal) const {
+  const std::vector<TierFacts>& tiers = proposal.tiers;
+  std::vector<Relief>& relief = proposal.relief;
+  relief.assign(tiers.size(), Relief::NextPass);
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    if (!is_crowded(tiers[i])) continue;
+    const bool has_slower =
+        std::any_of(tiers.begin() + static_cast<std::ptrdiff_t>(i) + 1, tiers.end(), is_usable);
+    relief[i] = !has_slower                            ? Relief::Slowest
+                : tiers[i].used <= high_mark(tiers[i]) ? Relief::Shared
+                                                       : Relief::NoneMoves;
+  }
+  for (const Move& move : proposal.moves) {
+    if (move.to > move.from && is_crowded(tiers[move.from])) relief[move.from] = Relief::Comes;
+  }
+  const std::vector<FileFacts>& files = proposal.census.files();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const FileFacts& file = files[i];
+    Relief& of_tier = relief[file.tier];
+    const bool is_open = of_tier == Relief::NoneMoves || of_tier == Relief::NoRoom;
+    if (!is_open || file.bytes == 0 || !proposal.census.has_all_names(i)) continue;
+    if (home_of(file, tiers, proposal.policy).tier == file.tier) continue;
+    of_tier = mover_.destination(file.id)  ? Relief::Comes
+              : mover_.is_waiting(file.id) ? Relief::Waits
+                                           : Relief::NoRoom;
+  }
+}
+
 Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   flush_heat_();
   const std::int64_t now = clock_.seconds();
@@ -169,10 +250,6 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   if (census_taken_) census_taken_(out.census, now);
   out.tiers = tier_facts(out.census);
   out.plan = make_plan(out.census.files(), out.tiers, out.policy, now);
-  {
-    const MutexLock lock(mutex_);
-    market_ = out.plan.market;
-  }
   if (!out.plan.market.prices.empty()) prices_.add({now, out.plan.market.prices});
   std::vector<std::string> names;
   for (const auto& tier : pool_) names.push_back(tier->name());
@@ -197,6 +274,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
                          .slack = file.slack});
     out.files.push_back(planned.file);
   }
+  find_relief(out);
+  const MutexLock lock(mutex_);
+  market_ = out.plan.market;
+  relief_ = out.relief;
   return out;
 }
 
@@ -208,6 +289,7 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   const MutexLock pass(pass_, std::adopt_lock);
+  const Passing passing(is_passing_);
   {
     const MutexLock lock(mutex_);
     last_pass_ = clock_.seconds();
@@ -233,6 +315,11 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
       return stopped;
     });
     tally = mover_.tally(number);
+  }
+  {
+    // What it moved is no sign that the next one moves anything.
+    const MutexLock lock(mutex_);
+    std::replace(relief_.begin(), relief_.end(), Relief::Comes, Relief::NextPass);
   }
   return Outcome{tally.moved, tally.moved_bytes, tally.failed};
 }
@@ -283,15 +370,11 @@ void Migration::tick() {
     resume_due_ = resume_due_ || std::chrono::steady_clock::now() >= next_search_;
     if (resume_due_) wake_.notify_all();
   }
-  const bool alarm = std::any_of(pool_.begin(), pool_.end(), [](const auto& tier) {
-    return tier->online() && tier->above_high_watermark();
-  });
+  const bool is_crowded = has_crowded_tier();
   const std::int64_t now = clock_.seconds();
   const MutexLock lock(mutex_);
   if (!tuning_->automatic) return;
-  if (alarm &&
-      now >= last_pass_ + std::min<std::int64_t>(kBetweenAlarms, tuning_->interval.count()))
-    next_pass_ = std::min(next_pass_.load(), now);
+  if (is_crowded && due_for_crowded(now) == now) next_pass_ = std::min(next_pass_.load(), now);
   if (now >= next_pass_.load()) wake_.notify_all();
 }
 
@@ -312,11 +395,11 @@ void Migration::keep_planning(const std::stop_token& stop) {
       if (!tuning_->automatic) continue;  // turned off just now
       next_pass_ = clock_.seconds() + tuning_->interval.count();
     }
-    if (is_open_now() && !mover_.is_paused()) {
+    if (is_open_at(clock_.seconds()) && !mover_.is_paused()) {
       Listener listener;
       listener.census = [&](std::uint64_t) { return !stop.stop_requested(); };
       listener.moves = [&](const Mover::Tally&) {
-        return !stop.stop_requested() && is_open_now() && changes_ == changes &&
+        return !stop.stop_requested() && is_open_at(clock_.seconds()) && changes_ == changes &&
                tuning()->automatic;
       };
       const auto outcome = run(listener);

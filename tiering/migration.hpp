@@ -70,6 +70,7 @@ class Migration {
     std::vector<std::size_t> files;     // for each of them, the index of its file in the census
     std::uint64_t blocked_links = 0;    // files with a hard link that was not found
     std::uint64_t blocked_pending = 0;  // files whose move is pending already
+    std::vector<Relief> relief;         // by tier; NextPass if it has room
   };
   // Returning false stops the census with ECANCELED.
   using CensusProgress = std::function<bool(std::uint64_t files)>;
@@ -105,8 +106,13 @@ class Migration {
   const SpeedMeter& speeds() const { return speeds_; }
   const PriceHistory& prices() const { return prices_; }
   Policy policy() const { return tuning()->policy; }
-  // When the next pass is due, in seconds since the epoch; 0 if passes are not automatic.
-  std::int64_t next_pass() const { return next_pass_.load(std::memory_order_relaxed); }
+  // When the next pass begins at the latest, in seconds since the epoch, as things are now; 0 if
+  // passes are not automatic. Another change may bring it forward.
+  std::int64_t next_pass() const;
+  // Whether a pass runs now.
+  bool is_passing() const { return is_passing_.load(std::memory_order_relaxed); }
+  // Whether files leave a tier by themselves when it has less room than it should.
+  Relief relief(TierIndex tier) const;
   // The tiers as the planner sees them, except for the facts that need a census.
   std::vector<TierFacts> tier_facts() const;
   // The market of the last plan. Without prices before the first one.
@@ -118,10 +124,13 @@ class Migration {
  private:
   using TuningPtr = std::shared_ptr<const Tuning>;
   TuningPtr tuning() const;
-  bool is_open_now() const;  // Tuning::windows
+  bool is_open_at(std::int64_t time) const;  // Tuning::windows
   void keep_planning(const std::stop_token& stop);
   void keep_resuming(const std::stop_token& stop);
   std::vector<TierFacts> tier_facts(const Census& census) const;
+  void find_relief(Proposal& proposal) const;
+  bool has_crowded_tier() const;
+  std::int64_t due_for_crowded(std::int64_t now) const REQUIRES(mutex_);
 
   Pool& pool_;
   Store& store_;
@@ -136,8 +145,11 @@ class Migration {
   std::atomic<std::uint64_t> changes_{0};
   StopCondVar wake_;
   std::atomic<std::uint64_t> deep_before_{0};  // previous Census::too_deep(), to log changes only
-  // Atomic because tick() and the status read it without a lock.
+  // Atomic because a thread that waits for it reads it without a lock.
   std::atomic<std::int64_t> next_pass_{0};
+  std::atomic<bool> is_passing_{false};  // for the status
+  // By tier, of the last plan; NextPass if the tier had room then.
+  std::vector<Relief> relief_ GUARDED_BY(mutex_);
   std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
   PriceHistory prices_;  // of each plan
   SpeedMeter speeds_;

@@ -36,6 +36,15 @@ bool is_failure(int code) { return code != 0 && code != kWithdrawn && !has_yield
 
 bool lacks_room(int code) { return code == ENOSPC || code == EDQUOT || code == EFBIG; }
 
+// Whether files can move from one of the tiers to the other.
+Result<void> check_tiers(const Tier& from, const Tier& to) {
+  for (const Tier* tier : {&from, &to}) {
+    if (!tier->online()) return Error(EIO, "a tier is offline");
+    if (tier->is_read_only()) return Error(EROFS, "a tier is read-only");
+  }
+  return {};
+}
+
 }  // namespace
 
 struct Mover::Flight {
@@ -197,13 +206,13 @@ void Mover::tick() {
     Waiting& waiting = at->second;
     const Move& move = waiting.pending.move;
     const Tier& to = pool_[move.to];
-    const bool both_online = to.online() && pool_[move.from].online();
+    const bool can_move = check_tiers(pool_[move.from], to).has_value();
     const bool due = waiting.retry_at != 0 && now >= waiting.retry_at;
     const bool roomier = lacks_room(waiting.pending.code) &&
                          to.space().free >= waiting.free_then + std::max(move.bytes / 8, kMargin);
-    const bool came_back = waiting.was_offline && both_online;
-    if (!both_online || !(due || roomier || came_back)) {
-      waiting.was_offline = waiting.was_offline || !both_online;
+    const bool came_back = waiting.was_closed && can_move;
+    if (!can_move || !(due || roomier || came_back)) {
+      waiting.was_closed = waiting.was_closed || !can_move;
       ++at;
       continue;
     }
@@ -211,7 +220,7 @@ void Mover::tick() {
     queue_.put({move, waiting.report}, MoveQueue::Place::Last);
     waiting.retry_at = 0;
     waiting.free_then = to.space().free;
-    waiting.was_offline = false;
+    waiting.was_closed = false;
     ++at;
   }
   if (!queue_.empty()) wake_.notify_all();
@@ -388,7 +397,6 @@ void Mover::work(const std::stop_token& stop) {
 
 Result<void> Mover::reserve(const Move& move) {
   Tier& to = pool_[move.to];
-  if (!to.online() || !pool_[move.from].online()) return Error(EIO, "a tier is offline");
   to.refresh_space();
   std::uint64_t needed = 0;
   {
@@ -512,6 +520,7 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   if (is_withdrawn(move.id)) return withdrawn();
   flight.file = *std::move(begun);
   flight.from = flight.file->tier();
+  SLUICE_TRY(check_tiers(pool_[flight.from], pool_[move.to]));
   if (SLUICE_TRY(take_twin(stop, flight))) return {};
   SLUICE_TRY(reserve(move));
   flight.reserved = move.bytes;
@@ -525,7 +534,6 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
 
 Result<bool> Mover::take_twin(const std::stop_token& stop, Flight& flight) {
   Tier& to = pool_[flight.job->move.to];
-  if (!to.online() || !pool_[flight.from].online()) return false;
   flight.is_comparing = true;
   auto twin =
       pool_.twins().take(flight.file->identity(), flight.file->source(), pool_[flight.from], to,
@@ -727,7 +735,7 @@ void Mover::put_aside(const Job& job, const Error& error) {
   waiting = {.pending = {job.move, error.code, error.text(), since},
              .attempts = attempts,
              .free_then = pool_[job.move.to].space().free,
-             .was_offline = !pool_[job.move.to].online() || !pool_[job.move.from].online(),
+             .was_closed = !check_tiers(pool_[job.move.from], pool_[job.move.to]),
              .report = job.report};
   // A lack of room is retried when there is more room, everything else with growing pauses.
   if (lacks_room(error.code)) return;

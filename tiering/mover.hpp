@@ -224,7 +224,7 @@ class Mover {
     unsigned attempts = 1;
     std::int64_t retry_at = 0;    // time of the next attempt; 0: only an event triggers one
     std::uint64_t free_then = 0;  // room on the destination when it was too little
-    bool was_offline = false;
+    bool was_closed = false;      // a tier was offline or read-only
     std::uint64_t report = 0;
   };
   struct Batch {

@@ -173,7 +173,7 @@ Planner::Planner(std::span<const FileFacts> files, std::span<const TierFacts> ti
     tier.used = tiers[i].used;
     tier.brim = brim_of(tiers[i]);
     tier.high = high_mark(tiers[i]);
-    tier.low = std::min(percent_of(tiers[i].total, tiers[i].low_watermark), tier.high);
+    tier.low = low_mark(tiers[i]);
     tier.usable = is_usable(tiers[i]);
     tier.has_slower = slower < tiers.size();
     tier.slower = slower;
@@ -645,21 +645,9 @@ Plan Planner::make() {
   for (const Tier& tier : tiers_) plan_.used_after.push_back(tier.used);
   for (File i = 0; i < files_.size(); ++i) {
     if (flags_[i] & kMoved) continue;
-    switch (verdicts_[i].blocker) {
-      case Blocker::None:
-      case Blocker::NoRoom:
-        plan_.blocked_no_room += verdicts_[i].wants != files_[i].tier;
-        break;
-      case Blocker::MinStay:
-        ++plan_.blocked_min_stay;
-        break;
-      case Blocker::OnlyOnce:
-        ++plan_.blocked_only_once;
-        break;
-      case Blocker::Offline:
-        ++plan_.blocked_offline;
-        break;
-    }
+    Blocker blocker = verdicts_[i].blocker;
+    if (blocker == Blocker::None && verdicts_[i].wants != files_[i].tier) blocker = Blocker::NoRoom;
+    if (blocker != Blocker::None) ++plan_.blocked[static_cast<std::size_t>(blocker)];
   }
   plan_.market = market_;
   return std::move(plan_);

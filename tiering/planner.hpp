@@ -15,6 +15,7 @@
 // Threads: pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,7 +25,7 @@
 #include "base/ids.hpp"
 #include "tiering/market.hpp"
 #include "tiering/policy.hpp"
-#include "tiering/tier_speed.hpp"
+#include "tiering/tier_facts.hpp"
 
 namespace sluice {
 
@@ -53,17 +54,6 @@ constexpr std::uint32_t slack_of(std::uint64_t length, std::uint64_t allocated) 
 }
 inline constexpr std::uint16_t kNoRule = 0xffff;
 
-struct TierFacts {
-  std::uint64_t total = 0;
-  std::uint64_t used = 0;
-  unsigned high_watermark = 90;
-  unsigned low_watermark = 80;
-  double threshold = 0;  // the score at which a file is eligible
-  TierSpeed speed = {};
-  bool online = true;
-  bool draining = false;  // files leave, none arrive
-};
-
 enum class Reason : std::uint8_t {
   Stays,      // it is on the right tier, or a rule keeps it there
   Pinned,     // its pin names the tier
@@ -84,15 +74,20 @@ enum class Blocker : std::uint8_t {
   None,
   MinStay,   // it arrived too recently
   OnlyOnce,  // it was accessed only once, which may remain the only access
-  NoRoom,    // and no lower-ranked files could make room
-  Offline,   // its tier is offline, or the wanted tier is offline or being emptied
+  NoRoom,    // it does not fit, unless lower-ranked files make room
+  Offline,   // its tier is offline, or the wanted one
+  Draining,  // the wanted tier is being emptied
+  ReadOnly,  // its tier is read-only, or the wanted one
+  Failing,   // the wanted tier fails
+  Nowhere,   // its tier is being emptied, and no other one takes files
 };
+inline constexpr std::size_t kBlockers = static_cast<std::size_t>(Blocker::Nowhere) + 1;
 const char* name_of(Blocker blocker);
 
-// The tier that one file wants, without regard to free space; by value, `market` is the one of the
-// last plan. If that is its own tier, the reason
-// is Stays, Pinned or Ruled, or Draining if no other tier is usable. A pin or a rule for a tier
-// that is not in the pool is ignored.
+// The tier that one file wants; by value, `market` is the one of the last plan. If that is its own
+// tier, the reason is Stays, Pinned or Ruled, or Draining if no other tier is usable. A pin or a
+// rule for a tier that is not in the pool is ignored. What other files want is not known here, so
+// NoRoom means that the file goes there only in exchange for others.
 struct Verdict {
   TierIndex wants = kNoTier;
   Reason reason = Reason::Stays;
@@ -112,8 +107,10 @@ struct Plan {
   std::vector<std::uint64_t> used_after;  // bytes per tier after all moves
   Market market;                          // by value only: what it was made with
   // The number of files that want to move and cannot, by blocker.
-  std::uint64_t blocked_min_stay = 0, blocked_only_once = 0, blocked_no_room = 0,
-                blocked_offline = 0;
+  std::array<std::uint64_t, kBlockers> blocked = {};
+  std::uint64_t blocked_by(Blocker blocker) const {
+    return blocked[static_cast<std::size_t>(blocker)];
+  }
 };
 
 // The order of the files does not matter. After a plan has been executed, the next plan is empty,

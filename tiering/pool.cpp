@@ -566,6 +566,12 @@ void Pool::take_back_tiers() {
                     told.error().text());
 }
 
+bool Pool::is_retired(TierIndex index) const {
+  MutexLock lock(roster_mutex_);
+  const auto member = roster_.find((*this)[index].name());
+  return member != roster_.end() && member->second.retired;
+}
+
 // Writes the roster to every tier that is online.
 Result<void> Pool::tell_all() const {
   for (const auto& tier : *this) {
@@ -593,19 +599,19 @@ Tier* Pool::by_name(std::string_view name) const {
 }
 
 std::vector<TierIndex> Pool::placement() const {
-  std::vector<TierIndex> best, roomy, rest, leaving;
+  std::vector<std::pair<Intake, TierIndex>> takers;
   for (const auto& tier : *this) {
-    if (!tier->online()) continue;
-    auto& group = tier->is_draining()            ? leaving
-                  : tier->low_on_space()         ? rest
-                  : tier->above_high_watermark() ? roomy
-                                                 : best;
-    group.push_back(tier->index());
+    const Intake intake = tier->intake();
+    if (intake <= Intake::Failing) takers.emplace_back(intake, tier->index());
   }
-  best.insert(best.end(), roomy.begin(), roomy.end());
-  best.insert(best.end(), rest.begin(), rest.end());
-  // A draining tier gets new files only if there is no other tier.
-  return best.empty() ? leaving : best;
+  std::sort(takers.begin(), takers.end());
+  std::vector<TierIndex> out;
+  for (const auto& [intake, tier] : takers) {
+    // A draining or failing tier gets new files only if there is no other tier.
+    if (intake >= Intake::Draining && takers.front().first != intake) break;
+    out.push_back(tier);
+  }
+  return out;
 }
 
 void Pool::note_file_size(std::uint64_t bytes) {
@@ -624,7 +630,7 @@ bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) 
   if (space.twins > 0) return true;
   // Moving helps only if another tier has more room than the file could get here.
   return std::any_of(begin(), end(), [&](const auto& tier) {
-    return tier->online() && !tier->is_draining() && tier->device() != here.device() &&
+    return is_usable(tier->facts()) && tier->device() != here.device() &&
            tier->room() > room + bytes;
   });
 }

@@ -70,8 +70,8 @@ class Pool {
   // The copies that files left behind; nothing keeps any before Twins::start().
   Twins& twins() const { return *twins_; }
 
-  // The tiers to try for a new file, best first: the fastest below its high watermark and above its
-  // reserve, then those with room, then the rest. Empty if none is online.
+  // The tiers to try for a new file, best first: by their Intake, and the fastest first. Empty if
+  // none takes files.
   std::vector<TierIndex> placement() const;
 
   // Records the size of a file of the pool. The largest one tells how much room a writer may need.
@@ -109,6 +109,7 @@ class Pool {
   bool is_lost(unsigned slot) const;
   // Whether the pool may be mounted without this tier: it is empty, or lost.
   Result<void> set_retired(TierIndex index, bool retired);
+  bool is_retired(TierIndex index) const;
   // Makes a tier required again that was given up as lost, if it is present and not being drained:
   // it may have files that are nowhere else.
   void take_back_tiers();

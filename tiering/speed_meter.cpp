@@ -96,8 +96,7 @@ Result<void> store(const Tier& tier, const SpeedMeter::Reading& reading) {
 
 // Whether there is room for a probe that nobody would miss.
 bool has_room_for_probe(const Tier& tier) {
-  return !tier.above_high_watermark() && !tier.low_on_space() &&
-         tier.room() >= kLeastProbes * kProbeBytes;
+  return tier.intake() == Intake::Open && tier.room() >= kLeastProbes * kProbeBytes;
 }
 
 // Whether a probe tells anything: on these, memory answers what was just written.

@@ -16,6 +16,7 @@
 #include "base/clock.hpp"
 #include "base/file_at.hpp"
 #include "base/log.hpp"
+#include "tiering/disk_health.hpp"
 #include "tiering/tier_lock.hpp"
 #include "tiering/twin.hpp"
 
@@ -29,6 +30,7 @@ constexpr const char* kCarriesFlag = "carries";    // in .sluice: some copy here
 constexpr const char* kDrainingFlag = "draining";  // in .sluice: the tier is being emptied
 constexpr std::uint64_t kMaxDefaultReserve = std::uint64_t{4} << 30;
 constexpr std::chrono::nanoseconds kSpaceMaxAge = std::chrono::milliseconds(50);
+constexpr std::chrono::nanoseconds kFailingFor = std::chrono::minutes(1);
 constexpr int kIdentifyRetries = 16;
 
 std::int64_t monotonic_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -427,11 +429,11 @@ void Tier::refresh_space() const {
   const auto root = current();
   struct statfs fs {};
   if (!root || ::fstatfs((*root)->fd->get(), &fs) < 0) {
-    total_ = 0;
-    free_ = 0;
-    over_ = 0;
-    twins_ = 0;
-    kept_ = 0;
+    measured_.total = 0;
+    measured_.free = 0;
+    measured_.over = 0;
+    measured_.twins = 0;
+    measured_.kept = 0;
     return;
   }
   const auto unit = static_cast<std::uint64_t>(fs.f_bsize);
@@ -448,20 +450,24 @@ void Tier::refresh_space() const {
     over = used > total ? used - total : 0;
     kept = 0;
   }
-  total_ = total;
-  free_ = free;
-  over_ = over;
-  twins_ = std::min(twins, free);
-  kept_ = kept;
-  space_read_at_ = monotonic_ns();
+  constexpr decltype(fs.f_flags) kReadOnly = 1;  // ST_RDONLY
+  measured_.is_read_only = (fs.f_flags & kReadOnly) != 0;
+  measured_.total = total;
+  measured_.free = free;
+  measured_.over = over;
+  measured_.twins = std::min(twins, free);
+  measured_.kept = kept;
+  measured_.read_at = monotonic_ns();
 }
 
 Space Tier::space() const {
-  if (monotonic_ns() - space_read_at_.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
+  if (monotonic_ns() - measured_.read_at.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
     refresh_space();
-  return {total_.load(std::memory_order_relaxed), free_.load(std::memory_order_relaxed),
-          over_.load(std::memory_order_relaxed), twins_.load(std::memory_order_relaxed),
-          kept_.load(std::memory_order_relaxed)};
+  return {measured_.total.load(std::memory_order_relaxed),
+          measured_.free.load(std::memory_order_relaxed),
+          measured_.over.load(std::memory_order_relaxed),
+          measured_.twins.load(std::memory_order_relaxed),
+          measured_.kept.load(std::memory_order_relaxed)};
 }
 
 std::uint64_t Tier::room() const {
@@ -474,9 +480,54 @@ std::uint64_t Tier::reserve() const {
   return limits().reserve.value_or(std::min(space().total / 50, kMaxDefaultReserve));
 }
 
-bool Tier::above_high_watermark() const {
-  const Space now = space();
-  return now.used() > now.total / 100 * limits().high_watermark;
+bool Tier::is_read_only() const {
+  static_cast<void>(space());  // reads the flags of the filesystem, too
+  return measured_.is_read_only.load(std::memory_order_relaxed) ||
+         trouble_.has_given_up.load(std::memory_order_relaxed);
+}
+
+void Tier::note_failure(int code) {
+  if (failure() == 0) {
+    log::get().error(
+        "making a file on a tier failed, it is left alone for a minute: tier={} why={}", name(),
+        std::strerror(code));
+  }
+  trouble_.failure = code;
+  trouble_.failing_until = monotonic_ns() + kFailingFor.count();
+}
+
+int Tier::failure() const {
+  return monotonic_ns() < trouble_.failing_until.load(std::memory_order_relaxed)
+             ? trouble_.failure.load(std::memory_order_relaxed)
+             : 0;
+}
+
+TierFacts Tier::facts() const {
+  const Space space = this->space();
+  const TierLimits limits = this->limits();
+  return {.total = space.total,
+          .used = space.used(),
+          .high_watermark = limits.high_watermark,
+          .low_watermark = limits.low_watermark,
+          .threshold = limits.threshold,
+          .online = online(),
+          .draining = is_draining(),
+          .read_only = is_read_only(),
+          .failing = failure() != 0,
+          .reserve = reserve(),
+          .disk_used = space.used()};
+}
+
+void Tier::check_writable() {
+  trouble_.has_given_up = has_given_up(device());
+  const bool is_read_only = this->is_read_only();
+  if (trouble_.was_read_only.exchange(is_read_only) == is_read_only) return;
+  if (is_read_only) {
+    log::get().error("tier is read-only, nothing is created or moved there: tier={} path={}",
+                     name(), path());
+  } else {
+    log::get().info("tier is writable again: tier={} path={}", name(), path());
+  }
 }
 
 TierLimits Tier::limits() const {
@@ -488,7 +539,7 @@ bool Tier::change(const TierLimits& limits) {
   const MutexLock lock(limits_mutex_);
   if (limits_ == limits) return false;
   limits_ = limits;
-  space_read_at_ = 0;  // the capacity is part of it; read by whoever needs it next
+  measured_.read_at = 0;  // the capacity is part of it; read by whoever needs it next
   return true;
 }
 
@@ -520,6 +571,7 @@ bool Tier::check_presence() {
       go_offline("the tier's path leads to another directory: its disk was unmounted or replaced");
       return true;
     }
+    check_writable();
     return false;
   }
   UniqueFd at_path(::open(path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -21,6 +21,7 @@
 #include "base/unique_fd.hpp"
 #include "tiering/identity.hpp"
 #include "tiering/marker.hpp"
+#include "tiering/tier_facts.hpp"
 
 namespace sluice {
 
@@ -145,7 +146,15 @@ class Tier {
   void refresh_space() const;
   std::uint64_t reserve() const;
   bool low_on_space() const { return space().free < reserve(); }
-  bool above_high_watermark() const;
+  // Whether its filesystem takes no writes: it is mounted so, or it found errors.
+  bool is_read_only() const;
+  // Making a file there failed for a reason that is not lack of room. The tier is left alone for a
+  // minute. failure() is the errno of that; 0: no failure is known.
+  void note_failure(int code);
+  int failure() const;
+  // Everything but the speed.
+  TierFacts facts() const;
+  Intake intake() const { return intake_of(facts()); }
 
   // Reserves or releases bytes that will be written here later: by writers that use the kernel's
   // passthrough, and by copies in progress.
@@ -179,7 +188,8 @@ class Tier {
     return {read_.load(std::memory_order_relaxed), written_.load(std::memory_order_relaxed)};
   }
 
-  // Checks whether the directory at path() is still this tier. Returns true if present() changed.
+  // Checks whether the directory at path() is still this tier, and whether it can be written.
+  // Returns true if present() changed.
   bool check_presence();
 
  private:
@@ -199,6 +209,7 @@ class Tier {
                                           const char* name) const;
   void read_flags(const Root& root) REQUIRES(mutex_);
   void go_offline(std::string why);
+  void check_writable();
 
   const TierIndex index_;
   const TierSettings settings_;  // its limits are those of the beginning; see limits_
@@ -218,9 +229,21 @@ class Tier {
   std::string why_ GUARDED_BY(mutex_);
   std::int64_t offline_since_ GUARDED_BY(mutex_) = 0;
   std::atomic<dev_t> device_{0};  // of the last root
-  // Independent values; no consistency between them is needed.
-  mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0}, twins_{0}, kept_{0};
-  mutable std::atomic<std::int64_t> space_read_at_{0};
+  // What the filesystem said last. Independent values; no consistency between them is needed.
+  struct Measured {
+    std::atomic<std::uint64_t> total{0}, free{0}, over{0}, twins{0}, kept{0};
+    std::atomic<bool> is_read_only{false};
+    std::atomic<std::int64_t> read_at{0};
+  };
+  mutable Measured measured_;
+  // Why nothing should be put there. Hints, as online_.
+  struct Trouble {
+    std::atomic<bool> has_given_up{false};   // its filesystem found errors, and writes no more
+    std::atomic<bool> was_read_only{false};  // when check_presence() looked last
+    std::atomic<int> failure{0};             // see note_failure()
+    std::atomic<std::int64_t> failing_until{0};
+  };
+  Trouble trouble_;
   std::atomic<std::uint64_t> promised_{0};           // a sum that nothing waits for
   std::atomic<std::uint64_t> twin_bytes_{0};         // the same
   std::atomic<std::uint64_t> read_{0}, written_{0};  // statistics

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What an operator should know about a tier: the conditions that are not as usual. Everything that
-// shows tiers (status, top, web page, doctor, metrics) takes them from here.
+// shows tiers (status, plan, top, web page, doctor, metrics) takes them from here.
 // Threads: pure functions.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tiering/tier.hpp"
+#include "tiering/pool.hpp"
 
 namespace sluice {
 
@@ -20,18 +20,11 @@ struct TierState {
 };
 
 // Stable, for programs.
-inline constexpr std::array<std::string_view, 6> kTierStates{
-    "offline", "read-only", "degraded", "full", "above-watermark", "draining"};
-
-// Whether files of a tier can leave it by themselves: automatic migration is on, and another tier
-// takes them.
-enum class Leaving { Possible, Impossible };
+inline constexpr std::array<std::string_view, 8> kTierStates{
+    "offline",  "given-up", "read-only",       "failing",
+    "degraded", "full",     "above-watermark", "draining"};
 
 // Empty if the tier is as it should be. Of an offline tier nothing else is known.
-std::vector<TierState> states_of(const Tier& tier, Leaving leaving);
-
-// What is wrong with the disk or filesystem of `device`, as the kernel knows it: an array that lost
-// a disk, errors that the filesystem found. Empty if nothing is known.
-std::string disk_damage(dev_t device);
+std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief relief);
 
 }  // namespace sluice

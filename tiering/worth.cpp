@@ -24,6 +24,7 @@ class Words {
         const Policy& policy, const Market& market, std::int64_t now)
       : names_(names),
         objective_(policy.objective),
+        tiers_(tiers),
         market_(market),
         appraisal_(appraise(file, tiers, policy, market, now)) {}
 
@@ -37,6 +38,9 @@ class Words {
   std::string against_price(TierIndex tier) const {
     if (tier >= market_.prices.size()) return {};
     const double price = market_.prices[tier];
+    const Intake intake = intake_of(tiers_[tier]);
+    if (intake >= Intake::Draining || (price <= 0 && intake != Intake::Open))
+      return ", which " + std::string(words_of(intake));
     if (price <= 0) return ", where everything has room";
     std::string own = price_text(appraisal_.per_byte[tier] * kPerGigabyteDay, objective_);
     own.resize(own.size() - std::string_view(" a day").size());
@@ -47,6 +51,7 @@ class Words {
  private:
   const std::span<const std::string> names_;
   const Objective objective_;
+  const std::span<const TierFacts> tiers_;
   const Market& market_;
   const Appraisal appraisal_;
 };

@@ -220,8 +220,15 @@ class ControlServer::Handler {
       const bool is_known = at < plan.market.prices.size();
       tiers.push_back(
           {{"name", tier->name()},
+           {"intake", name_of(tier->intake())},
+           {"stuck", at < proposal->relief.size() && proposal->relief[at] >= Relief::Waits
+                         ? json(words_of(proposal->relief[at]))
+                         : json()},
            {"price", is_known ? json(plan.market.prices[at] * kPerGigabyteDay) : json()}});
     }
+    json held = {{"hard_links", proposal->blocked_links}, {"pending", proposal->blocked_pending}};
+    for (std::size_t i = 1; i < kBlockers; ++i)
+      held[name_of(static_cast<Blocker>(i))] = plan.blocked[i];
     return {{"tiers", tiers},
             {"optimize", policy.objective == Objective::Hits ? "hits" : "time"},
             {"saves", policy.method == Method::Value ? json(saves) : json()},
@@ -229,13 +236,7 @@ class ControlServer::Handler {
             {"bytes", bytes},
             {"files", proposal->census.files().size()},
             {"too_deep", proposal->census.too_deep()},
-            {"held",
-             {{name_of(Blocker::MinStay), plan.blocked_min_stay},
-              {name_of(Blocker::OnlyOnce), plan.blocked_only_once},
-              {name_of(Blocker::NoRoom), plan.blocked_no_room},
-              {name_of(Blocker::Offline), plan.blocked_offline},
-              {"hard_links", proposal->blocked_links},
-              {"pending", proposal->blocked_pending}}}};
+            {"held", held}};
   }
 
   // Each tree, and what would be deleted from it first: what is above the budget, and the next
@@ -361,8 +362,7 @@ class ControlServer::Handler {
     const std::vector<TierFacts> tiers = parts_.migration.tier_facts();
     for (std::size_t i = 0; i < tiers.size(); ++i) {
       const TierFacts& tier = tiers[i];
-      const bool takes_files = i != from && tier.online && !tier.draining;
-      if (takes_files && tier.used + file.bytes <= brim_of(tier)) is_full = false;
+      if (i != from && is_usable(tier) && tier.used + file.bytes <= brim_of(tier)) is_full = false;
     }
     if (is_full) return {"no other tier has room for its " + format_size(file.bytes), true};
     // A pass that found all links would have planned it.

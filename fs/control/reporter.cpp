@@ -44,14 +44,6 @@ json price_of(const Market& market, TierIndex tier) {
   return market.prices[tier] * kPerGigabyteDay;
 }
 
-// Whether files leave a tier by themselves: some other tier below takes them.
-Leaving leaving(const Pool& pool, const Tier& tier, bool automatic) {
-  const bool taken = std::any_of(pool.begin(), pool.end(), [&](const auto& other) {
-    return other->index() > tier.index() && other->online() && !other->is_draining();
-  });
-  return automatic && taken ? Leaving::Possible : Leaving::Impossible;
-}
-
 json to_json(const std::vector<TierState>& states) {
   json out = json::array();
   for (const TierState& state : states)
@@ -59,18 +51,19 @@ json to_json(const std::vector<TierState>& states) {
   return out;
 }
 
-json to_json(const Pool& pool, const Tier& tier, const SpeedMeter::Reading& reading,
-             const Market& market, bool automatic) {
+json to_json(const Pool& pool, const Tier& tier, const Migration& migration, const Market& market) {
   const Space space = tier.space();
+  const SpeedMeter::Reading reading = migration.speeds().reading(tier.index());
   const Twins::Figures twins = pool.twins().figures(tier.index());
   const TierLimits s = tier.limits();
-  const Leaving leaves = leaving(pool, tier, automatic);
+  const Relief relief = migration.relief(tier.index());
   return {{"name", tier.name()},
           {"path", tier.path()},
           {"online", tier.online()},
           {"why", tier.why_offline()},
           {"offline_since", tier.offline_since()},
-          {"states", to_json(states_of(tier, leaves))},
+          {"intake", name_of(tier.intake())},
+          {"states", to_json(states_of(pool, tier, relief))},
           {"filesystem", tier.filesystem()},
           {"total", space.total},
           {"free", space.free},
@@ -81,7 +74,7 @@ json to_json(const Pool& pool, const Tier& tier, const SpeedMeter::Reading& read
           {"capacity", s.capacity ? json(*s.capacity) : json(nullptr)},
           {"high_watermark", s.high_watermark},
           {"low_watermark", s.low_watermark},
-          {"leaves_at", leaves == Leaving::Possible ? json(s.high_watermark) : json(nullptr)},
+          {"leaves_at", relief <= Relief::Waits ? json(watermark_of(tier.facts())) : json(nullptr)},
           {"reserve", tier.reserve()},
           {"threshold", s.threshold},
           {"speed",
@@ -157,6 +150,7 @@ json Reporter::migration() const {
           {"paused", mover.is_paused()},
           {"resuming", parts_.migration.is_resuming()},
           {"next_pass", parts_.migration.next_pass()},
+          {"passing", parts_.migration.is_passing()},
           {"moved", now.moved},
           {"moved_bytes", now.moved_bytes},
           {"failed", now.failed},
@@ -299,9 +293,7 @@ json Reporter::status() const {
   out["tiers"] = json::array();
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
-    out["tiers"].push_back(to_json(parts_.pool, *tier,
-                                   parts_.migration.speeds().reading(tier->index()), market,
-                                   parts_.options.now().migrate));
+    out["tiers"].push_back(to_json(parts_.pool, *tier, parts_.migration, market));
   }
   return out;
 }
@@ -339,8 +331,7 @@ json Reporter::figures() const {
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()),
-                        market, parts_.options.now().migrate);
+    json each = to_json(parts_.pool, *tier, parts_.migration, market);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

@@ -420,7 +420,15 @@ Result<struct statvfs> Attributes::statfs() {
   out.f_bsize = out.f_frsize = kUnit;
   out.f_namemax = 255;
   std::set<std::uint64_t> counted;  // tiers on one filesystem share its space
+  // The room of a tier that takes no new files is of no use to anybody.
+  std::vector<TierIndex> order = parts_.pool.placement();
+  const std::size_t takers = order.size();
   for (const auto& tier : parts_.pool) {
+    if (std::find(order.begin(), order.end(), tier->index()) == order.end())
+      order.push_back(tier->index());
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Tier* const tier = &parts_.pool[order[i]];
     const auto root = tier->root();
     struct stat st {};
     struct statvfs fs {};
@@ -428,6 +436,11 @@ Result<struct statvfs> Attributes::statfs() {
     if (!counted.insert(st.st_dev).second) continue;
     tier->refresh_space();
     const Space space = tier->space();
+    if (i >= takers) {
+      out.f_blocks += space.used() / kUnit;
+      out.f_files += fs.f_files - fs.f_ffree;
+      continue;
+    }
     out.f_blocks += (space.total + space.kept) / kUnit;
     out.f_bavail += space.free / kUnit;
     out.f_bfree += (space.free + space.kept) / kUnit;

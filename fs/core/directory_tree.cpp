@@ -208,7 +208,7 @@ void DirectoryTree::keep_spares() {
   constexpr std::size_t kSpares = 32;
   for (const auto& tier : pool_) {
     const auto directory = tier->spares_directory();
-    if (!directory || (!tier->low_on_space() && !tier->above_high_watermark())) continue;
+    if (!directory || !is_crowded(tier->facts())) continue;
     std::optional<std::size_t> known;
     {
       MutexLock lock(replicate_);

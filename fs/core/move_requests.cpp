@@ -2,12 +2,30 @@
 #include "fs/core/move_requests.hpp"
 
 namespace sluice {
+namespace {
+
+// Whether a user may ask for moves to the tier. If it is only full, they wait for room.
+Result<void> check_tier(const Tier& tier) {
+  switch (tier.intake()) {
+    case Intake::Offline:
+      return Error(EIO, "the tier is offline");
+    case Intake::ReadOnly:
+      return Error(EROFS, "the tier is read-only");
+    case Intake::Draining:
+      return Error(EBUSY, "the tier is being emptied");
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 Result<void> MoveRequests::request(const InodePtr& inode, TierIndex to, uid_t user) {
   if (!S_ISREG(inode->type)) return Error(EISDIR, "move");
   if (migration_ == nullptr) return Error(EOPNOTSUPP, "move");
-  if (!pool_[to].online()) return Error(EIO, "the tier is offline");
-  if (pool_[to].is_draining()) return Error(EBUSY, "the tier is being emptied");
+  SLUICE_TRY(check_tier(pool_[to]));
+  if (pool_[inode->tier()].intake() == Intake::ReadOnly)
+    return Error(EROFS, "the file is on a tier that is read-only");
   Move move;
   move.id = inode->id();
   move.to = to;
@@ -49,10 +67,11 @@ Result<void> MoveRequests::promote(InodeId id, uid_t user) {
   bool is_fastest = true;
   for (TierIndex faster = 0; faster < here; ++faster) {
     const Tier& tier = pool_[faster];
-    if (!tier.online() || tier.is_draining()) continue;
-    is_fastest = false;
     tier.refresh_space();
-    if (tier.above_high_watermark() || tier.space().free < bytes + tier.reserve()) continue;
+    const TierFacts facts = tier.facts();
+    if (!is_usable(facts)) continue;
+    is_fastest = false;
+    if (is_crowded(facts) || tier.space().free < bytes + tier.reserve()) continue;
     return request(file, faster, user);
   }
   if (!is_fastest) return Error(ENOSPC, "no faster tier has room");

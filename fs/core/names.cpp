@@ -20,6 +20,15 @@ namespace sluice {
 
 namespace {
 
+// Why a pool in which no tier takes new files refuses one.
+Error no_tier(const Pool& pool) {
+  const bool has_read_only = std::any_of(pool.begin(), pool.end(), [](const Tier* tier) {
+    return tier->intake() == Intake::ReadOnly;
+  });
+  if (has_read_only) return {EROFS, "no tier can be written"};
+  return {EIO, "no tier is online"};
+}
+
 // Whether the error applies to one tier only, so that another tier can be tried.
 bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROFS; }
 
@@ -98,8 +107,8 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
     }
     SLUICE_TRY(parts_.away.note_new_name(parent, known, name));
   }
-  Error failure(EIO, "no tier is online");
   std::vector<TierIndex> order = parts_.pool.placement();
+  Error failure = no_tier(parts_.pool);
   if (const TierIndex wanted = parts_.pins.wanted(parent, name); wanted != kNoTier) {
     // Try the tier of the pin or rule first. It is not in the list if it is being emptied.
     const auto at = std::find(order.begin(), order.end(), wanted);
@@ -109,14 +118,16 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
     auto copy = parts_.tree.ensure_copy(parent, index);
     const ShownTimes::NameChange changing(parts_.times, *parent);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
+    const bool fails = copy && (failed_with(made, EIO) || failed_with(made, EUCLEAN));
+    if (fails) parts_.pool[index].note_failure(made.error().code);
     if (failed_with(made, ENOSPC) && parts_.pool.twins().make_room(parts_.pool[index], 0)) {
       if (!copy) copy = parts_.tree.ensure_copy(parent, index);
       if (copy) made = make(*copy);
     }
     if (made) return made;
     // ENAMETOOLONG: the directory is too deep to be copied to that tier.
-    const bool may_go_elsewhere =
-        no_room(made.error().code) || made.error().code == EIO || failed_with(copy, ENAMETOOLONG);
+    const bool may_go_elsewhere = fails || no_room(made.error().code) || made.error().code == EIO ||
+                                  failed_with(copy, ENAMETOOLONG);
     if (!may_go_elsewhere) return made.error();
     // Report the error of the first tier, unless a later one is more specific than "full".
     if (failure.code == EIO || no_room(failure.code)) failure = made.error();

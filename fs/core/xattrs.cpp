@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "metadata/decay.hpp"
 #include "tiering/copier.hpp"
+#include "tiering/kept_times.hpp"
 #include "tiering/pin.hpp"
 #include "tiering/twins.hpp"
 #include "tiering/worth.hpp"
@@ -250,7 +251,9 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   facts.id = inode->id();
   facts.bytes = st.stx_blocks * 512;
   facts.last_use = heat.last_access;
-  facts.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
+  const auto times = parts_.store.times(inode->id());
+  const unsigned slot = parts_.pool[inode->tier()].member().slot;
+  facts.arrived = std::max(made_at(st), times ? moved_at(*times, slot) : 0);
   facts.score = static_cast<float>(SLUICE_TRY(parts_.accesses.score(inode)));
   facts.recent = static_cast<float>(
       decayed(heat.recent, heat.last_access, parts_.clock.seconds(), kRecentHalfLife));
@@ -270,7 +273,7 @@ namespace {
 
 // What the file is worth on each tier but the slowest, per day.
 void add_worth(nlohmann::json& out, const Appraisal& file, const Market& market,
-               const std::vector<std::string>& names) {
+               const std::vector<TierFacts>& tiers, const std::vector<std::string>& names) {
   using nlohmann::json;
   out["uses_per_day"] = file.rate * kSecondsPerDay;
   for (std::size_t i = 0; i + 1 < names.size(); ++i) {
@@ -280,6 +283,7 @@ void add_worth(nlohmann::json& out, const Appraisal& file, const Market& market,
          {"against", names[i + 1]},
          {"saves", (file.value[i] - file.value[i + 1]) * kSecondsPerDay},
          {"per_gb", file.per_byte[i] * kPerGigabyteDay},
+         {"intake", name_of(intake_of(tiers[i]))},
          {"price", is_known ? json(market.prices[i] * kPerGigabyteDay) : json()}});
   }
 }
@@ -301,6 +305,14 @@ void add_thresholds(nlohmann::json& out, const FileFacts& facts, const Verdict& 
   if (verdict.reason == Reason::Stays && facts.tier + 1U < names.size() &&
       tiers[facts.tier].threshold > 0)
     out["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
+}
+
+// What makes a file leave before min_stay: a tier that lacks room sends all down, if it can.
+nlohmann::json stays_unless(TierIndex tier, const std::vector<TierFacts>& tiers) {
+  const bool can_go =
+      is_usable(tiers[tier]) && std::any_of(tiers.begin() + tier + 1, tiers.end(), is_usable);
+  if (!can_go) return nullptr;
+  return is_crowded(tiers[tier]) ? "crowded" : "filled";
 }
 
 }  // namespace
@@ -344,6 +356,7 @@ Result<std::string> Xattrs::explain_offline(const InodePtr& inode) {
             {"tier", tier.name()},
             {"location", tier.path() + path},
             {"offline", tier.why_offline()},
+            {"given_up", parts_.pool.is_retired(tier.index())},
             {"moving", json()},
             {"queued", json()},
             {"pending", json()},
@@ -381,6 +394,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"why", explain_worth(facts, verdict.reason, verdict.wants, tiers, names, policy,
                                   market, now)},
             {"hold", verdict.blocker == Blocker::None ? json() : json(name_of(verdict.blocker))},
+            {"hold_tier", names[can_leave(tiers[facts.tier]) ? verdict.wants : facts.tier]},
             {"pin", json()},
             {"hbm", hbm_of(inode)},
             {"rule", json()},
@@ -391,6 +405,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"promote", json()},
             {"demote", json()},
             {"stays_until", json()},
+            {"stays_unless", json()},
             {"twin", json()},
             {"moving", json()},
             {"queued", json()},
@@ -413,7 +428,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
                             {"kept", each.kept ? json(name_of(*each.kept)) : json()}});
   }
   const bool by_value = policy.method == Method::Value;
-  if (by_value) add_worth(j, appraise(facts, tiers, policy, market, now), market, names);
+  if (by_value) add_worth(j, appraise(facts, tiers, policy, market, now), market, tiers, names);
   if (const auto twin = parts_.pool.twins().of(inode->identity)) {
     j["twin"] = {{"tier", names[twin->tier]},
                  {"state", twin->state == TwinState::Same ? "same" : "to be compared"}};
@@ -421,7 +436,10 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
   if (is_by_heat(verdict, facts)) {
     if (!by_value) add_thresholds(j, facts, verdict, tiers, names);
-    if (stays_until > now) j["stays_until"] = stays_until;
+    if (stays_until > now && can_leave(tiers[facts.tier])) {
+      j["stays_until"] = stays_until;
+      j["stays_unless"] = stays_unless(facts.tier, tiers);
+    }
   }
   add_moves(j, inode->id(), names);
   return j.dump(-1, ' ', false, json::error_handler_t::replace);

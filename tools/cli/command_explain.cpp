@@ -35,7 +35,8 @@ Explains for each file where it is and why, how hot it is, and what would move i
   rule     the rule of the configuration that matches it
   budget   for each budget above it, when it is deleted, or why it is not
   up, down the scores at which it moves, with policy = "thresholds"
-  stays    how long it will not move because it arrived recently (min_stay)
+  stays    how long it will not move because it arrived recently (min_stay); it does
+           when its tier runs out of room
   twin     the tier with an old copy that takes the file's place if it goes back unchanged
   moving, queued, waiting
            a move in progress, a move that waits for its turn, or one that cannot start

@@ -122,6 +122,8 @@ class Mover {
       return report(describe_attribute_error(set.error(), one, tier_, file.bytes));
     }
     ++asked_;
+    asked_bytes_ += file.bytes;
+    mount_ = target.mount;
     if (const auto pin = read_attribute(file.path, kPin); pin && *pin != tier_)
       pinned_.add(file.path, *pin);
     if (keeps_) waiting_.push_back(file);
@@ -207,7 +209,8 @@ class Mover {
   const std::int64_t began_ = real_clock().seconds();
   Names names_;
   std::deque<FoundFile> waiting_;
-  std::uint64_t asked_ = 0;
+  std::uint64_t asked_ = 0, asked_bytes_ = 0;
+  std::string mount_;  // of the last one
   Some there_, withdrawn_, pinned_;
   int code_ = kDone;
   ProgressLine line_;
@@ -229,6 +232,11 @@ void Mover::say_asked() const {
   if (asked_ > 0 && !keeps_) {
     std::fprintf(stderr, "requested moves of %s; %s\n", format_files(asked_).c_str(),
                  how_to_see().c_str());
+  }
+  const auto free = asked_ > 0 ? free_on(mount_, tier_) : std::nullopt;
+  if (free && *free < asked_bytes_) {
+    std::fprintf(stderr, "%s has %s free, less than these %s: what does not fit waits for room\n",
+                 tier_.c_str(), format_size(*free).c_str(), format_size(asked_bytes_).c_str());
   }
   if (pinned_.files == 1) {
     std::fprintf(stderr,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "tiering/tier_facts.hpp"
 #include "tiering/worth.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
@@ -26,10 +27,10 @@ constexpr HelpText kHelp{.usage = "sluice plan [--json] [--limit N] [--bytes] [M
                          .details = R"(
 Shows what a pass would move now, and why, without moving anything. Moves are listed
 in the order in which they would be made. Files that should move but cannot yet are
-counted by reason. Below are the waiting that the moves save, and what room on each
-tier is worth (its price). Of directories with a budget, the files that would be
-deleted next are shown, without those that may not be deleted now. 'sluice tier run'
-makes such a pass.
+counted by reason. Below are the waiting that the moves save, and of each tier what
+room there is worth (its price), or why no files go there or leave it. Of directories
+with a budget, the files that would be deleted next are shown, without those that may
+not be deleted now. 'sluice tier run' makes such a pass.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.
@@ -68,18 +69,44 @@ struct ShownPlan {
   }
 };
 
-// Completes "not moved yet: 3 files that ...".
+// Completes "not moved yet: 3 files, ...".
 std::string waiting_text(const std::string& reason) {
   std::string word = reason;
   std::replace(word.begin(), word.end(), '-', '_');
-  if (word == "min_stay") return "arrived on their tier recently (min_stay)";
-  if (word == "only_once") return "were used only once so far";
-  if (word == "no_room") return "do not fit, and nothing on the faster tier is colder";
-  if (word == "offline") return "belong on a tier that is offline";
+  if (word == "min_stay") return "arrived recently (min_stay)";
+  if (word == "only_once") return "used only once so far";
+  if (word == "no_room") return "without room on the tier where they belong";
+  if (word == "offline") return "on a tier that is offline, or wanted there";
+  if (word == "draining") return "wanted on a tier that is being emptied";
+  if (word == "read_only") return "on a tier that is read-only, or wanted there";
+  if (word == "failing") return "wanted on a tier that fails";
+  if (word == "nowhere") return "on a tier that is being emptied, and no other one takes files";
+  if (word == "hard_links") return "with a hard link outside of the pool, or that was not found";
+  if (word == "pending") return "whose move waits for something, see 'sluice moves'";
   return reason;
 }
 
-// What the moves save, and what room is worth; nothing if thresholds decide.
+// What a tier is for, and what room there is worth; nothing if that is as usual, and thresholds
+// decide.
+std::string tier_line(const Json& tier, Objective objective, bool is_slowest) {
+  const Intake intake = intake_named(text_of(tier, "intake"));
+  const std::string stuck = text_of(tier, "stuck");
+  const Json& price = member_of(tier, "price");
+  const std::string is = " " + std::string(words_of(intake));
+  if (intake >= Intake::ReadOnly) return is + ": no files move there or away";
+  if (intake >= Intake::Draining) return is + ": no files move there";
+  std::string out;
+  if (intake != Intake::Open)
+    out = is + ": " + (stuck.empty() ? "files move there only when others leave" : stuck);
+  if (!price.is_number() || is_slowest) return out;
+  if (price.get<double>() > 0) {
+    return out + (out.empty() ? "" : "; it") + " is worth " +
+           price_text(price.get<double>(), objective) + ": files that save less do not go there";
+  }
+  return out.empty() ? is + " for every file that saves something there" : out;
+}
+
+// What the moves save, and what is to be said about the tiers.
 std::string worth_lines(const Style& style, const Json& last, std::uint64_t moves) {
   const Objective objective =
       text_of(last, "optimize") == "hits" ? Objective::Hits : Objective::Time;
@@ -91,13 +118,9 @@ std::string worth_lines(const Style& style, const Json& last, std::uint64_t move
                : "they save about " + value_text(value, objective) + " a day\n";
   }
   const Json& tiers = member_of(last, "tiers");
-  for (std::size_t i = 0; i + 1 < tiers.size(); ++i) {
-    const Json& price = member_of(tiers[i], "price");
-    if (!price.is_number()) continue;
-    out += safe_name(style, text_of(tiers[i], "name")) +
-           (price.get<double>() > 0 ? " is worth " + price_text(price.get<double>(), objective) +
-                                          ": files that save less do not go there\n"
-                                    : " has room for every file that saves something there\n");
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    const std::string line = tier_line(tiers[i], objective, i + 1 == tiers.size());
+    if (!line.empty()) out += safe_name(style, text_of(tiers[i], "name") + line) + "\n";
   }
   return out;
 }
@@ -111,10 +134,12 @@ std::string totals(const Style& style, const ShownPlan& plan, const Json& last,
   const auto looked_at = format_files(number_of(last, "files"));
   std::string out;
   if (moves == 0) {
-    out = "nothing to move: " + looked_at + ", each on the right tier or not to be moved yet\n";
-    if (member_of(last, "held").empty()) {
-      out = "nothing to move: " + looked_at + ", each on the right tier\n";
-    }
+    const Json& held = member_of(last, "held");
+    const bool all_right = std::all_of(held.begin(), held.end(), [](const Json& count) {
+      return !count.is_number_unsigned() || count.get<std::uint64_t>() == 0;
+    });
+    out = "nothing to move: " + looked_at + ", each on the right tier" +
+          (all_right ? "" : " or not to be moved yet") + "\n";
   } else {
     if (plan.list.size() < moves) {
       out += style.paint(Color::Dim, "... and " + format_count(moves - plan.list.size()) +
@@ -133,7 +158,7 @@ std::string totals(const Style& style, const ShownPlan& plan, const Json& last,
   for (const auto& [reason, count] : member_of(last, "held").items()) {
     const auto number = count.is_number_unsigned() ? count.get<std::uint64_t>() : 0;
     if (number == 0) continue;
-    out += "not moved yet: " + format_files(number) + " that " +
+    out += "not moved yet: " + format_files(number) + ", " +
            safe_name(style, waiting_text(reason)) + "\n";
   }
   if (const auto deep = number_of(last, "too_deep"); deep > 0) {

@@ -32,13 +32,14 @@ constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [-
 Shows how full each tier is, the number of files on it and the bytes they hold (HOLDS:
 less than USED if others use the disk, too), how fast it reads (the time until the
 first byte, and the rate after it; '~': not measured yet, usual for this kind of disk),
-what a GB of room there is worth (the waiting it saves a day; '-': everything fits),
+what a GB of room there is worth (the waiting it saves a day; '-': no file waits for it),
 the features in use, or why they are off, and how often the daemon was restarted.
 USED, FREE, SIZE and FULL are those of df, except that twins count as free. A tier that
-is offline, read-only, degraded (its disk or filesystem has errors), full, above its
-watermark or draining has a line that says so. Options that were set on trial ('sluice
-set') are shown. Files and bytes are counted by walking the tiers, for two seconds unless
---count is given. An incomplete count is marked '>=', or "complete": false in JSON.
+is offline, read-only, failing, degraded (its disk or filesystem has errors), full,
+above its watermark or draining has a line that says so, where new files go then, and
+whether files leave it. Options that were set on trial ('sluice set') are shown. Files
+and bytes are counted by walking the tiers, for two seconds unless --count is given. An
+incomplete count is marked '>=', or "complete": false in JSON.
 
 HOLDS is the sum of the files' sizes, so sparse files make it more than USED. A tier that
 has a capacity shows that as SIZE, and what is left of it as FREE.
@@ -118,7 +119,7 @@ std::string speed_text(const Json& speed) {
          "/s";
 }
 
-// "0.2 s/GB"; "-" if everything fits or nothing is known.
+// "0.2 s/GB"; "-" if no file waits for room or nothing is known.
 std::string price_cell(const Json& price, Objective objective) {
   if (!price.is_number() || price.get<double>() <= 0) return "-";
   std::string text = price_text(price.get<double>(), objective);
@@ -163,13 +164,13 @@ std::string tier_table(const Style& style, const Json& tiers, Objective objectiv
   return table.text(style);
 }
 
-// What is not as usual, a line for each. Offline tiers say it in the table.
+// What is not as usual, a line for each. That a tier is offline is in the table.
 std::string state_lines(const Style& style, const Json& tiers) {
   std::string out;
   for (const auto& tier : tiers) {
-    if (!flag_of(tier, "online")) continue;
     for (const auto& state : member_of(tier, "states")) {
       const std::string name = text_of(state, "name");
+      if (name == "offline") continue;
       out += safe_name(style, text_of(tier, "name")) + ": " +
              style.paint(flag_of(state, "serious") ? Color::Red : Color::Yellow, name) + ", " +
              safe_name(style, text_of(state, "words")) + "\n";
@@ -198,8 +199,10 @@ std::string migration_line(const Style& style, const Json& migration) {
   } else if (automatic) {
     const auto left =
         static_cast<std::int64_t>(number_of(migration, "next_pass")) - real_clock().seconds();
-    out += style.paint(Color::Green, "on") + ", next pass " +
-           (left > 0 ? "in " + format_duration(std::chrono::seconds(left)) : "now");
+    out += style.paint(Color::Green, "on") + ", " +
+           (flag_of(migration, "passing") ? "a pass is running"
+            : left > 0 ? "next pass in at most " + format_duration(std::chrono::seconds(left))
+                       : "the next pass begins now");
   } else {
     out += style.paint(Color::Yellow, "off") + " (only requested moves are made)";
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <sstream>
 #include <utility>
 
 #include "base/units.hpp"
@@ -143,7 +144,8 @@ class Frame {
     const std::string name = fitted(name_text(tier, "name"), std::min(kTierName, size_.columns));
     const std::size_t room = size_.columns - display_width(name);
     if (!flag_of(tier, "online")) {
-      add(name + style_.paint(Color::Red, cut_to(" offline: " + name_text(tier, "why"), room)));
+      add(name + style_.paint(Color::Red, cut_to(" offline", room)));
+      add_states(tier);
       return;
     }
     const unsigned percent = percent_used(tier);
@@ -168,10 +170,25 @@ class Frame {
         padded_left(has_disk ? std::to_string(percent_of(busy, 1)) + "%" : "", 6);
     const std::size_t used = display_width(bar);
     add(name + style_.paint(color, bar) + cut_to(rest, room > used ? room - used : 0));
+    add_states(tier);
+  }
+
+  // What is not as usual, in whole sentences.
+  void add_states(const Json& tier) {
+    const std::string indent(kTierName + 1, ' ');
     for (const Json& state : member_of(tier, "states")) {
-      const std::string words = name_text(state, "name") + ": " + name_text(state, "words");
-      add_plain(fitted("", kTierName + 1) + words,
-                flag_of(state, "serious") ? Color::Red : Color::Yellow);
+      const Color color = flag_of(state, "serious") ? Color::Red : Color::Yellow;
+      std::istringstream words(name_text(state, "name") + ": " + name_text(state, "words"));
+      std::string line = indent;
+      for (std::string word; words >> word;) {
+        const bool is_first = line.size() <= indent.size() + 2;
+        if (!is_first && display_width(line) + 1 + display_width(word) > size_.columns) {
+          add_plain(line, color);
+          line = indent + "  ";
+        }
+        line += (line.ends_with(' ') ? "" : " ") + word;
+      }
+      add_plain(line, color);
     }
   }
 

@@ -42,7 +42,8 @@ Json tier_status(const std::string& mountpoint, const std::string& name) {
 std::string offline_since(const Json& tier) {
   const auto since = static_cast<std::int64_t>(number_of(tier, "offline_since"));
   return (since > 0 ? "since " + format_time(since) : "since before the daemon was started") +
-         " (" + log::escaped(text_of(tier, "why")) + ")";
+         " (" + log::escaped(text_of(tier, "why")) +
+         (has_state(tier, "given-up") ? "; it was given up, with the files on it" : "") + ")";
 }
 
 // The tiers of the mount that are offline, each with the reason; empty if all are online.
@@ -133,6 +134,12 @@ std::string unknown_tier(const std::string& mountpoint, const std::string& tier)
          ")" + (close ? "; did you mean '" + std::string(*close) + "'?" : "");
 }
 
+std::optional<std::uint64_t> free_on(const std::string& mountpoint, const std::string& tier) {
+  const Json status = tier_status(mountpoint, tier);
+  if (!member_of(status, "free").is_number_unsigned()) return std::nullopt;
+  return number_of(status, "free");
+}
+
 std::string describe_attribute_error(const Error& error, const Target& target,
                                      const std::string& tier, std::uint64_t bytes) {
   const std::string where = log::escaped(target.path) + ": ";
@@ -152,6 +159,13 @@ std::string describe_attribute_error(const Error& error, const Target& target,
       return where + "tier " + log::escaped(tier) +
              " is being drained and takes no files; 'sluice tier drain " + log::escaped(tier) +
              " --cancel' ends that";
+    case EROFS: {
+      const bool is_there = has_state(tier_status(target.mount, tier), "read-only");
+      const auto own = read_attribute(target.path, "user.sluice.tier");
+      return where + "tier " + log::escaped(is_there || !own ? tier : *own) +
+             " is read-only: files can't move " + (is_there ? "there" : "away") +
+             "; see dmesg for the reason";
+    }
     case EIO: {
       const Json status = tier_status(target.mount, tier);
       if (status.contains("online") && !flag_of(status, "online"))

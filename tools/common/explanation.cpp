@@ -9,6 +9,7 @@
 
 #include "base/units.hpp"
 #include "metadata/store.hpp"
+#include "tiering/tier_facts.hpp"
 #include "tiering/worth.hpp"
 #include "tools/common/mount_status.hpp"
 
@@ -21,6 +22,22 @@ constexpr std::size_t kLabelWidth = 8;
 
 std::string duration_of(std::int64_t seconds) {
   return format_duration(std::chrono::seconds(std::max<std::int64_t>(seconds, 0)));
+}
+
+// Why a file that should move does not, from the protocol's word; unknown words are returned as is.
+// `tier` is the one that keeps it.
+std::string hold_text(const std::string& hold, const std::string& tier) {
+  std::string word(hold);
+  std::replace(word.begin(), word.end(), '-', '_');
+  if (word == "min_stay") return "it arrived recently (min_stay)";
+  if (word == "only_once") return "it was used only once so far";
+  if (word == "no_room") return "it does not fit there, unless files of less worth leave";
+  if (word == "offline") return tier + " is offline";
+  if (word == "draining") return tier + " is being emptied";
+  if (word == "read_only") return tier + " is read-only";
+  if (word == "failing") return tier + " fails";
+  if (word == "nowhere") return "no other tier takes files";
+  return hold;
 }
 
 // Writes one explanation.
@@ -57,7 +74,11 @@ class Writer {
     if (is_offline()) {
       line("on", text_of(json_, "tier") + ", which is offline: " + text_of(json_, "offline"),
            Color::Red);
-      line("", "it can be used again when the tier is back; see 'sluice status'");
+      const std::string tier = text_of(json_, "tier");
+      line("", flag_of(json_, "given_up")
+                   ? "the pool goes on without that tier: 'sluice tier lost " + tier +
+                         "' lists the files that were there"
+                   : "it can be used again when the tier is back; see 'sluice status'");
       return;
     }
     std::string text = text_of(json_, "tier") + ", " + format_size(number_of(json_, "bytes"));
@@ -94,7 +115,7 @@ class Writer {
     }
     line("wants", "to move to " + wants + (why.empty() ? "" : ": " + why));
     const std::string hold = text_of(json_, "hold");
-    if (!hold.empty()) line("but", hold_text(hold), Color::Yellow);
+    if (!hold.empty()) line("but", hold_text(hold, text_of(json_, "hold_tier")), Color::Yellow);
   }
 
   // What the file is worth on each tier, against what room there is worth.
@@ -113,10 +134,15 @@ class Writer {
                           " a day on " + text_of(each, "tier") + " against " +
                           text_of(each, "against") + ", " +
                           price_text(real_of(each, "per_gb"), objective);
-      if (const Json& price = member_of(each, "price"); price.is_number()) {
-        words += price.get<double>() > 0
-                     ? "; room there is worth " + price_text(price.get<double>(), objective)
-                     : "; everything has room there";
+      const Intake intake = intake_named(text_of(each, "intake"));
+      const Json& price = member_of(each, "price");
+      const bool has_price = price.is_number() && price.get<double>() > 0;
+      if (intake >= Intake::Draining || (intake != Intake::Open && !has_price)) {
+        words += "; it " + std::string(words_of(intake));
+      } else if (has_price) {
+        words += "; room there is worth " + price_text(price.get<double>(), objective);
+      } else if (price.is_number()) {
+        words += "; everything has room there";
       }
       line("", words);
     }
@@ -174,7 +200,12 @@ class Writer {
     }
     const auto until = static_cast<std::int64_t>(number_of(json_, "stays_until"));
     if (until > now_) {
-      line("stays", "for another " + duration_of(until - now_) + " (min_stay)");
+      const std::string tier = text_of(json_, "tier"), unless = text_of(json_, "stays_unless");
+      line("stays", unless == "crowded"
+                        ? tier + " lacks room, so it may have to leave; otherwise for another " +
+                              duration_of(until - now_) + " (min_stay)"
+                        : "for another " + duration_of(until - now_) + " (min_stay)" +
+                              (unless.empty() ? "" : ", unless " + tier + " lacks room before"));
     }
   }
 
@@ -249,16 +280,6 @@ std::string explanation_text(const Style& style, const std::string& path, const 
            style.paint(color, safe_name(style, text)) + "\n";
   }
   return out;
-}
-
-std::string hold_text(std::string_view hold) {
-  std::string word(hold);
-  std::replace(word.begin(), word.end(), '-', '_');
-  if (word == "min_stay") return "it arrived recently (min_stay)";
-  if (word == "only_once") return "it was used only once so far";
-  if (word == "no_room") return "it does not fit, and nothing on that tier is colder";
-  if (word == "offline") return "that tier is offline";
-  return std::string(hold);
 }
 
 }  // namespace sluice::tools

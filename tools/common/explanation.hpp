@@ -27,9 +27,6 @@ std::vector<ExplanationLine> explanation_lines(const nlohmann::ordered_json& exp
 std::string explanation_text(const Style& style, const std::string& path,
                              const nlohmann::ordered_json& explanation, std::int64_t now);
 
-// Why a file that should move does not, from the protocol's word; unknown words are returned as is.
-std::string hold_text(std::string_view hold);
-
 // Why a budget does not delete a file, from the protocol's word; unknown words are returned as is.
 std::string kept_text(const std::string& why);
 

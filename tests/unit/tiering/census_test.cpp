@@ -314,6 +314,22 @@ TEST_F(CensusTest, OldTimesOfDeletedFilesAreStale) {
   EXPECT_EQ(take().stale_times(), (std::vector<InodeId>{InodeId{2}}));
 }
 
+TEST_F(CensusTest, AFileThatCameBackByItsTwinArrivedThen) {
+  dir_.make_file("b/f", "x");
+  const std::int64_t made = facts(take(), "/f").arrived;
+  const auto keep = [&](const char* tier, std::int64_t moved) {
+    const auto slot = static_cast<std::uint8_t>(pool_->by_name(tier)->member().slot);
+    const KeptTimes kept{.is_directory = false, .copies = {{slot, moved * 1'000'000'000, 0, 0}}};
+    ASSERT_TRUE(store_.keep_times({{id("b", "f"), kept}}));
+  };
+  keep("b", made + 100);
+  EXPECT_EQ(facts(take(), "/f").arrived, made + 100);
+  keep("b", made - 100);
+  EXPECT_EQ(facts(take(), "/f").arrived, made);
+  keep("c", made + 100);
+  EXPECT_EQ(facts(take(), "/f").arrived, made) << "of another tier, where it was before";
+}
+
 TEST_F(CensusTest, GhostsAreNotStaleWhileATierIsAway) {
   dir_.make_file("c/f", "x");
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);

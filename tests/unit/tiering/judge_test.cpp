@@ -212,7 +212,13 @@ TEST_F(JudgeTest, APinOrARuleWaitsForAnOfflineTier) {
   EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Pinned, Blocker::Offline}));
   tiers_[kNvme].online = true;
   tiers_[kNvme].draining = true;
-  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Pinned, Blocker::Offline}));
+  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Pinned, Blocker::Draining}));
+  tiers_[kNvme].draining = false;
+  tiers_[kNvme].read_only = true;
+  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Pinned, Blocker::ReadOnly}));
+  tiers_[kNvme].read_only = false;
+  tiers_[kNvme].failing = true;
+  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Pinned, Blocker::Failing}));
 }
 
 TEST_F(JudgeTest, APinOrARuleForAnUnknownTierIsIgnored) {
@@ -232,6 +238,21 @@ TEST_F(JudgeTest, AFileOnAnOfflineTierCannotMove) {
   EXPECT_EQ(judge(), (Verdict{kSsd, Reason::Pinned, Blocker::Offline}));
   tiers_[kHdd].draining = true;
   EXPECT_EQ(judge(), (Verdict{kSsd, Reason::Draining, Blocker::Offline}));
+}
+
+TEST_F(JudgeTest, AFileOnAReadOnlyTierCannotMove) {
+  tiers_[kHdd].read_only = true;
+  file_.score = 120;
+  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Hot, Blocker::ReadOnly}));
+}
+
+TEST_F(JudgeTest, AFileThatDoesNotFitMovesOnlyInExchange) {
+  file_.score = 120;
+  file_.bytes = kMiB;
+  tiers_[kNvme].used = tiers_[kNvme].total / 100 * 90 - kMiB / 2;
+  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Hot, Blocker::NoRoom}));
+  file_.pin = kNvme;
+  EXPECT_EQ(judge(), (Verdict{kNvme, Reason::Pinned, Blocker::None})) << "it may fill the tier";
 }
 
 TEST_F(JudgeTest, ADrainedFileGoesToTheTierItWouldWantWithoutItsOwn) {
@@ -289,7 +310,7 @@ TEST_F(JudgeTest, TheSlowestTierDrainsUpwards) {
 TEST_F(JudgeTest, ADrainWithoutAnotherTierIsBlocked) {
   tiers_[kHdd].draining = tiers_[kSsd].draining = true;
   tiers_[kNvme].online = false;
-  EXPECT_EQ(judge(), (Verdict{kHdd, Reason::Draining, Blocker::Offline}));
+  EXPECT_EQ(judge(), (Verdict{kHdd, Reason::Draining, Blocker::Nowhere}));
 }
 
 TEST_F(JudgeTest, ANanScoreMovesNothing) {

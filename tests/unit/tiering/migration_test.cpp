@@ -300,6 +300,38 @@ TEST_F(MigrationTest, AChangeBringsTheNextPassForward) {
   EXPECT_LE(migration_->next_pass(), now + 10);
 }
 
+TEST_F(MigrationTest, TheNextPassIsInAWindow) {
+  const std::int64_t now = clock_.seconds();
+  const auto two = [](int hour) { return (hour < 10 ? "0" : "") + std::to_string(hour) + ":00"; };
+  const std::time_t later = now + 3 * 3600;
+  std::tm local{};
+  ::localtime_r(&later, &local);
+  Migration::Tuning tuning;
+  tuning.interval = std::chrono::minutes(15);
+  tuning.windows = parse_windows(two(local.tm_hour) + "-" + two((local.tm_hour + 1) % 24)).value();
+  start_every(hours(1), 0);
+  migration_->change(tuning, Migration::Limits::Changed);
+  EXPECT_GT(migration_->next_pass(), now + 2 * 3600 - 60);
+  EXPECT_LT(migration_->next_pass(), now + 3 * 3600 + 16 * 60);
+}
+
+TEST_F(MigrationTest, ACrowdedTierBringsTheNextPassForward) {
+  make("a/f", 100);
+  start_every(hours(1), 0);
+  ASSERT_TRUE(migration_->run({}));
+  EXPECT_EQ(migration_->relief(0), Relief::NextPass);
+  TierLimits limits = (*pool_)[0].limits();
+  limits.capacity = 1 << 20;  // others use more of the filesystem
+  (*pool_)[0].change(limits);
+  const std::int64_t now = clock_.seconds();
+  EXPECT_LE(migration_->next_pass(), now + 60);
+  // Its file may leave, but that would not help: all tiers are on one filesystem.
+  ASSERT_TRUE(migration_->propose({}));
+  EXPECT_EQ(migration_->relief(0), Relief::Shared);
+  migration_->mover().pause();
+  EXPECT_EQ(migration_->relief(0), Relief::Paused);
+}
+
 TEST_F(MigrationTest, AChangeDuringAPassBringsTheNextPassForward) {
   on_flush_ = [this] { migration_->replan_soon(); };
   start_every(hours(1), 0);

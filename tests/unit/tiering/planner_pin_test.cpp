@@ -23,7 +23,7 @@ TEST_F(PlannerPinTest, PinsFillATierAboveItsHighWatermarkUpTo98Percent) {
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.moves.size(), 9U);
   EXPECT_EQ(plan.used_after[kNvme], 98 * kGiB);
-  EXPECT_EQ(plan.blocked_no_room, 11U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 11U);
 }
 
 TEST_F(PlannerPinTest, OtherFilesAreEvictedForPinnedOnes) {
@@ -42,7 +42,7 @@ TEST_F(PlannerPinTest, NothingIsEvictedForAPinThatCannotFit) {
   world_.add(file);
   const Plan plan = world_.plan();
   EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.blocked_no_room, 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 1U);
 }
 
 TEST_F(PlannerPinTest, APinTakesPrecedenceOverARuleIfOnlyOneFits) {
@@ -114,7 +114,7 @@ TEST_F(PlannerPinTest, ADrainFillsOtherTiersUpTo98Percent) {
   world_.add(10, kHdd, 0);
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.used_after, (std::vector<std::uint64_t>{98 * kGiB, 98 * kGiB, 6 * kGiB}));
-  EXPECT_EQ(plan.blocked_no_room, 6U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 6U);
 }
 
 TEST_F(PlannerPinTest, ADrainDoesNotWaitForAPinThatHasNoRoom) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <tuple>
 
@@ -250,8 +251,7 @@ TEST_P(PlannerPropertyTest, EveryFileThatWantsToMoveMovesOrIsCounted) {
           verdict.wants == world.files[i].tier && verdict.blocker == Blocker::None;
       waiting += !is_content && !moves.contains(i);
     }
-    EXPECT_EQ(waiting, plan.blocked_min_stay + plan.blocked_only_once + plan.blocked_no_room +
-                           plan.blocked_offline);
+    EXPECT_EQ(waiting, std::accumulate(plan.blocked.begin(), plan.blocked.end(), std::uint64_t{0}));
   });
 }
 

@@ -63,7 +63,7 @@ TEST_F(PlannerTest, APromotionStopsAtTheHighWatermark) {
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.moves.size(), 2U);
   EXPECT_EQ(plan.used_after[kNvme], 90 * kGiB);
-  EXPECT_EQ(plan.blocked_no_room, 3U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 3U);
 }
 
 TEST_F(PlannerTest, TheHighestRankedFilesArePromotedFirst) {
@@ -132,7 +132,7 @@ TEST_F(PlannerTest, ANewcomerDoesNotReplaceFilesOfSimilarRank) {
   world_.add(kSsd, 160);
   const Plan plan = world_.plan();
   EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.blocked_no_room, 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 1U);
 }
 
 TEST_F(PlannerTest, NothingIsReplacedIfThatWouldNotBeEnough) {
@@ -314,7 +314,7 @@ TEST_F(PlannerTest, ColdFilesStopAtTheHighWatermarkOfTheSlowestTier) {
   world_.add_foreign(kHdd, 89 * kGiB);
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.moves.size(), 1U);
-  EXPECT_EQ(plan.blocked_no_room, 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 1U);
 }
 
 TEST_F(PlannerTest, ACrowdedTierKeepsFilesThatHaveNowhereToGo) {
@@ -339,7 +339,7 @@ TEST_F(PlannerTest, NothingLeavesOrEntersAnOfflineTier) {
   world_.add(kHdd, 20);
   const Plan plan = world_.plan();
   EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.blocked_offline, 95U);
+  EXPECT_EQ(plan.blocked_by(Blocker::Offline), 95U);
 }
 
 TEST_F(PlannerTest, CountsBlockedFilesByCause) {
@@ -352,10 +352,10 @@ TEST_F(PlannerTest, CountsBlockedFilesByCause) {
   world_.add_foreign(kSsd, 90 * kGiB);
   world_.add(kHdd, 50);
   const Plan plan = world_.plan();
-  EXPECT_EQ(plan.blocked_min_stay, 1U);
-  EXPECT_EQ(plan.blocked_only_once, 1U);
-  EXPECT_EQ(plan.blocked_offline, 1U);
-  EXPECT_EQ(plan.blocked_no_room, 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::MinStay), 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::OnlyOnce), 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::Offline), 1U);
+  EXPECT_EQ(plan.blocked_by(Blocker::NoRoom), 1U);
 }
 
 TEST_F(PlannerTest, AHighWatermarkIsLimitedTo98Percent) {

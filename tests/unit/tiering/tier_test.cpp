@@ -177,7 +177,7 @@ TEST_F(TierTest, ACapacityLimitsItsSpace) {
   reopen(settings);
   EXPECT_EQ(a().space().total, 1u << 20);
   EXPECT_EQ(a().space().free, 0u);
-  EXPECT_TRUE(a().above_high_watermark());
+  EXPECT_TRUE(is_above_watermark(a().facts()));
 
   settings.capacity = whole.total * 2;
   reopen(settings);
@@ -214,11 +214,11 @@ TEST_F(TierTest, TheHighWatermarkIsAPercentageOfUsedSpace) {
   TierSettings settings;
   settings.high_watermark = 100;
   reopen(settings);
-  EXPECT_FALSE(a().above_high_watermark());
+  EXPECT_FALSE(is_above_watermark(a().facts()));
   const auto percent = static_cast<unsigned>(now.used() / (now.total / 100));
   settings.high_watermark = std::max(percent, 1u) - 1;
   reopen(settings);
-  EXPECT_TRUE(a().above_high_watermark());
+  EXPECT_TRUE(is_above_watermark(a().facts()));
 }
 
 TEST_F(TierTest, GoesOfflineWhenItsDirectoryIsReplacedAndComesBack) {

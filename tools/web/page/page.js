@@ -81,7 +81,8 @@ function drawHeader(now) {
   document.title = shown(now.mountpoint) + ' · Sluice';
   const m = now.migration;
   const pass = m.paused ? 'migration is paused' : !m.automatic ? 'automatic migration is off'
-    : m.next_pass > now.now ? 'next pass in ' + duration(m.next_pass - now.now) : 'a pass is due';
+    : m.passing ? 'a pass is running'
+    : m.next_pass > now.now ? 'next pass in at most ' + duration(m.next_pass - now.now) : 'a pass is due';
   $('facts').textContent = `up ${duration(now.uptime_s)}, ${count(now.open_files)} open, ${pass}, version ${shown(now.version)}`;
   const offline = now.tiers.filter((tier) => !tier.online).length;
   const bad = now.tiers.flatMap((tier) => tier.states.filter((state) => state.serious).map((state) => `${shown(tier.name)} is ${state.name}`));
@@ -196,7 +197,9 @@ async function drawPrices(now) {
     const points = seen.filter((each) => i < each.prices.length).map((each) => ({time: each.time, value: each.prices[i]}));
     if (!points.length) return '';
     const last = points[points.length - 1].value;
-    const text = last > 0 ? price(last, optimize) : 'has room for everything';
+    const tier = now.tiers.find((each) => each.name === name);
+    const text = last > 0 ? price(last, optimize)
+      : !tier || tier.intake === 'open' ? 'has room for everything' : tier.intake.replace('-', ' ');
     return element('div', {class: 'item'}, element('span', {text: shown(name)}),
       element('span', {class: 'number muted', text}),
       historyChart(points, `${shown(name)}: ${text}`));

@@ -62,6 +62,34 @@ TEST(ExplanationTest, SaysWhatAFileIsWorth) {
       << text;
 }
 
+TEST(ExplanationTest, ATierWithoutRoomIsNotSaidToHaveAny) {
+  const auto of = [](const std::string& intake, const std::string& price) {
+    return text_for((R"({"tier":"hdd","uses_per_day":3,"worth":[{"tier":"nvme","against":"hdd",
+        "intake":")" +
+                     intake + R"(","price":)" + price + "}]}")
+                        .c_str());
+  };
+  EXPECT_NE(of("full", "0").find("; it is full\n"), std::string::npos) << of("full", "0");
+  EXPECT_NE(of("full", "2").find("; room there is worth 2 s/GB"), std::string::npos);
+  EXPECT_NE(of("offline", "2").find("; it is offline\n"), std::string::npos) << "a stale price";
+}
+
+TEST(ExplanationTest, SaysWhatEndsTheTimeThatAFileStays) {
+  const auto of = [](const std::string& unless) {
+    return text_for(
+        (R"({"tier":"nvme","stays_until":1700000600,"stays_unless":)" + unless + "}").c_str());
+  };
+  EXPECT_NE(of("null").find("  stays   for another 10 min (min_stay)\n"), std::string::npos);
+  EXPECT_NE(of("\"filled\"")
+                .find("  stays   for another 10 min (min_stay), unless nvme lacks room "
+                      "before\n"),
+            std::string::npos);
+  EXPECT_NE(of("\"crowded\"")
+                .find("  stays   nvme lacks room, so it may have to leave; otherwise "
+                      "for another 10 min (min_stay)\n"),
+            std::string::npos);
+}
+
 TEST(ExplanationTest, AQueuedMoveIsNotMovingNow) {
   const std::string queued = text_for(R"({"tier":"hdd","moving":null,"queued":{"to":"ssd"}})");
   EXPECT_NE(queued.find("  queued  to move to ssd\n"), std::string::npos) << queued;
