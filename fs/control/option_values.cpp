@@ -23,8 +23,8 @@ namespace {
 using Kind = OptionSpec::Kind;
 using std::chrono::seconds;
 
-// Whoever asks for less has forgotten the unit: a file of 1 GiB would take hours.
-constexpr std::uint64_t kLeastRate = 64 << 10;
+// Whoever asks for less has forgotten the unit: a file of 1 GiB would take weeks.
+constexpr std::uint64_t kLeastRate = 1 << 10;
 
 OptionValue switch_value(const std::string& text) {
   if (is_word_of(text, "true yes on 1")) return true;
