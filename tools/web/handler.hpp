@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // WebHandler answers requests of the page of `sluice web`: the page's own files, and below /api/
-// the state of one mount as JSON. It changes nothing. docs/web.md lists the requests.
+// the state of one mount as JSON. It changes nothing. The requests:
+// - activity, tree?path=/a, prices: as the control socket answers (docs/control.md)
+// - moves: `pending`, `receipts`, and `rows` (the same with bursts of small moves summed up)
+// - explain?path=/a/b: `path` and `lines`, each with `label` and `text`
+// - replay: `state` (none, running, failed, done), `done`, `total`, `error`, `trace`, `results`
+// Paths are percent-encoded. An error has an HTTP status and `error`, a sentence.
 //
 // Access: the page's own files are public, everything else needs the token. Pages of other sites,
 // whose requests a browser would send as well, do not have the token; they are also refused by

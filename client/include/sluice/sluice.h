@@ -88,9 +88,10 @@ ssize_t sluice_read_route(sluice_file* file, sluice_buffer* buffer, size_t buffe
  * A number may occur more than once. `index` may be in host memory or GPU memory. Returns the
  * number of bytes.
  *
- * The engine in this process always does this, so that millions of numbers need not be sent to the
- * daemon. Only records that are completely inside the file have numbers. Any other number fails
- * with -ERANGE, and sluice_error() tells the first one; some records may be in the buffer already.
+ * The engine in this process does this, so that millions of numbers need not be sent to the daemon,
+ * unless the daemon has the file in the memory of the buffer's GPU. Only records that are
+ * completely inside the file have numbers. Any other number fails with -ERANGE, and sluice_error()
+ * tells the first one; some records may be in the buffer already.
  */
 ssize_t sluice_gather(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                       const uint64_t* index, size_t count, size_t record_bytes,

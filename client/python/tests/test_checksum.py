@@ -6,7 +6,7 @@ import sluice
 
 PATTERN = bytes(range(251)) * 4000
 
-# Of the first bytes of PATTERN, by the program in docs/gpu.md.
+# Of the first bytes of PATTERN, with xxhash, by the definition in docs/gpu.md.
 KNOWN = {
     0: 0x2d06800538d394c2,
     1: 0x113425e2d3c1afc3,

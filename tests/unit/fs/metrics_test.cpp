@@ -197,7 +197,7 @@ TEST(MetricsTest, NamesCannotBreakOutOfTheirLabel) {
 
 TEST(MetricsTest, AreAllDocumentedAndTheDashboardAndAlertsUseNoOthers) {
   const NameList exported = matches(metrics_text(activity()), "# TYPE ([a-z_]+) ");
-  const NameList described = matches(read_source("docs/metrics.md"), "\\| `(sluice_[a-z_]+)");
+  const NameList described = matches(read_source("docs/metrics.md"), "- `(sluice_[a-z_]+)");
   EXPECT_EQ(described, exported);
   const std::string dashboard = read_source("packaging/grafana-dashboard.json");
   NameList shown = matches(dashboard, "\\b(sluice_[a-z_]+)");

@@ -41,7 +41,7 @@ TEST(RangeChecksumTest, HasTheDocumentedValues) {
     sum.add(bytes_of(bytes));
     return sum.value();
   };
-  // Computed with Python's xxhash, as docs/gpu.md shows.
+  // Computed with Python's xxhash by the definition in docs/gpu.md.
   EXPECT_EQ(value(""), 0x2d06800538d394c2);
   EXPECT_EQ(value("abc"), 0xf267cda02014e7eb);
   EXPECT_EQ(value(std::string(10'000, 'a')), 0xfe6589d5bbec4d7a);

@@ -1,4 +1,4 @@
-// Requests /api/ about every second and draws the answers. docs/web.md lists the requests.
+// Requests /api/ about every second and draws the answers. tools/web/handler.hpp lists the requests.
 import {bar, history as historyChart, replayChart, sparkline} from './charts.js';
 import {count, duration, element, encoded, file, files, fill, heatStep, kHeatWords, price, rate, score, sentence, shown,
   size} from './text.js';
