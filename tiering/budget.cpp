@@ -64,7 +64,7 @@ std::vector<std::uint32_t> choose_victims(std::span<const Expendable> files, std
 }
 
 bool is_for_now(Kept why) {
-  return why == Kept::InUse || why == Kept::Moving || why == Kept::Fresh;
+  return why == Kept::InUse || why == Kept::Moving || why == Kept::Fresh || why == Kept::ReadOnly;
 }
 
 std::string_view name_of(Kept why) {
@@ -81,6 +81,8 @@ std::string_view name_of(Kept why) {
       return "moving";
     case Kept::Fresh:
       return "fresh";
+    case Kept::ReadOnly:
+      return "read_only";
   }
   return "";
 }
@@ -93,6 +95,7 @@ std::optional<Kept> why_kept(const DeletionFacts& file, const Budget& budget, st
   const auto is_of_others = [&](uid_t owner) { return is_limited && owner != budget.user; };
   if (std::any_of(file.directory_owners.begin(), file.directory_owners.end(), is_of_others))
     return Kept::OfOthers;
+  if (file.is_read_only) return Kept::ReadOnly;
   if (file.is_moving) return Kept::Moving;
   if (file.is_in_use) return Kept::InUse;
   if (file.written > now - rest.count() && file.written <= now) return Kept::Fresh;

@@ -81,6 +81,7 @@ enum class Kept {
   InUse,          // open, mapped for writing, or used by a request of the GPU
   Moving,         // to another tier
   Fresh,          // written just now
+  ReadOnly,       // its tier is
 };
 // Whether the file goes later if nobody does anything more with it.
 bool is_for_now(Kept why);
@@ -91,8 +92,9 @@ struct DeletionFacts {
   bool has_pin = false;
   bool is_in_use = false;
   bool is_moving = false;
-  std::uint64_t names = 0;  // in the tree
-  std::uint64_t links = 0;  // in all
+  bool is_read_only = false;  // its tier
+  std::uint64_t names = 0;    // in the tree
+  std::uint64_t links = 0;    // in all
   uid_t owner = 0;
   std::vector<uid_t> directory_owners;  // of the directories that its names are in
   std::int64_t written = 0;             // seconds since the epoch; one in the future says nothing

@@ -164,7 +164,13 @@ class Census::Walk {
       Links& links = census_.links_[identity->id];
       links.expected = st.stx_nlink;
       links.names.push_back(where);
-      if (links.names.size() > 1) return {};
+      if (links.names.size() > 1) {
+        // The pins of all its directories count, and of several the one to the fastest tier.
+        TierIndex& pin = census_.files_[links.file].pin;
+        if (!links.has_own_pin) pin = std::min(pin, inherited);
+        return {};
+      }
+      links.file = census_.files_.size();
     }
     FileFacts file;
     file.id = identity->id;
@@ -174,6 +180,7 @@ class Census::Walk {
     file.tier = tier.index();
     const auto own = own_pin(request_.pool, dirfd, name);
     file.pin = own.value_or(inherited);
+    if (st.stx_nlink > 1) census_.links_[identity->id].has_own_pin = own.has_value();
     census_.files_.push_back(file);
     census_.names_.push_back(where);
     if (own) census_.pins_.push_back({where, *own, false});

@@ -77,6 +77,8 @@ class Census {
   };
   struct Links {
     std::uint32_t expected = 0;  // st_nlink
+    bool has_own_pin = false;
+    std::size_t file = 0;  // its index in files_ during the walk
     std::vector<Name> names;
   };
   // Without the path: users may pin any number of files with long ones.

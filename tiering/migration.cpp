@@ -140,8 +140,14 @@ Relief Migration::relief(TierIndex tier) const {
     return other->index() > tier && is_usable(other->facts());
   });
   if (!has_slower) return Relief::Slowest;
-  const MutexLock lock(mutex_);
-  return tier < relief_.size() ? relief_[tier] : Relief::NextPass;
+  Relief last = Relief::NextPass;
+  {
+    const MutexLock lock(mutex_);
+    if (tier < relief_.size()) last = relief_[tier];
+  }
+  // The last plan found these, and they are over.
+  const bool is_over = last == Relief::Slowest || (last == Relief::Waits && !mover_.waits_on(tier));
+  return is_over ? Relief::NextPass : last;
 }
 
 std::vector<TierFacts> Migration::tier_facts() const {

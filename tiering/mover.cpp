@@ -241,6 +241,18 @@ std::size_t Mover::pending_count() const {
   return waiting_.size();
 }
 
+const char* result_of(const Receipt& receipt) {
+  if (receipt.code == 0) return receipt.to.empty() ? "deleted" : "moved";
+  if (receipt.code == kWithdrawn) return "cancelled";
+  return has_yielded(receipt.code) ? "yielded" : "failed";
+}
+
+bool Mover::waits_on(TierIndex tier) const {
+  const MutexLock lock(mutex_);
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [&](const auto& each) { return each.second.pending.move.from == tier; });
+}
+
 std::optional<Mover::Pending> Mover::pending(InodeId id) const {
   const MutexLock lock(mutex_);
   const auto found = waiting_.find(id);

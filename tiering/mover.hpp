@@ -72,6 +72,8 @@ class MoveHost {
 
 // Whether a move that failed with `code` yielded to a user of the file. Such a move is retried.
 inline bool has_yielded(int code) { return code == EBUSY || code == ECANCELED; }
+// "moved", "deleted", "cancelled", "yielded" or "failed".
+const char* result_of(const Receipt& receipt);
 
 class Mover {
  public:
@@ -114,6 +116,8 @@ class Mover {
   // The file was deleted. Removes its move from the queue, and its request. A running move notices
   // by itself.
   void cancel(InodeId id);
+  // Ends the moves that queue or wait only because the tier was drained.
+  void end_drain(TierIndex tier);
   // As cancel(), and ends a running move: its copy is removed, and it is not retried. TooLate: the
   // file is being switched to its copy on tier `to` or just was. If that fails, it is not retried.
   enum class Withdrawn { Nothing, Ended, TooLate };
@@ -159,6 +163,8 @@ class Mover {
   };
   std::vector<Pending> pending(std::size_t most = std::numeric_limits<std::size_t>::max()) const;
   std::size_t pending_count() const;
+  // Whether the move of a file on the tier waits for a condition.
+  bool waits_on(TierIndex tier) const;
   std::optional<Pending> pending(InodeId id) const;
   // Whether a move of this file is waiting for a condition. Planning it again would not help.
   bool is_waiting(InodeId id) const;

@@ -2,6 +2,7 @@
 // The moves that users ask for. They are stored before the user gets an answer, and forgotten once
 // they are made, so a daemon that ends or dies in between leaves them to the next one.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/log.hpp"
@@ -66,6 +67,27 @@ void Mover::cancel(InodeId id) {
     if (!erase_queued(id) && !may_come) return;
   }
   settle({id});
+}
+
+void Mover::end_drain(TierIndex tier) {
+  const auto is_of_drain = [&](const Move& move) {
+    return move.reason == Reason::Draining && move.from == tier;
+  };
+  std::uint64_t all = 0;
+  const auto queue = queued(
+      std::numeric_limits<std::size_t>::max(), [](InodeId, const std::string&) { return true; },
+      all);
+  const MutexLock lock(mutex_);
+  std::vector<InodeId> ids;
+  for (const Queued& each : queue) {
+    // Users may have asked for another move meanwhile.
+    const Move* now = queue_.find(each.move.id);
+    if (now != nullptr && is_of_drain(*now)) ids.push_back(each.move.id);
+  }
+  for (const auto& [id, waiting] : waiting_) {
+    if (is_of_drain(waiting.pending.move)) ids.push_back(id);
+  }
+  for (const InodeId id : ids) erase_queued(id);
 }
 
 Mover::Withdrawal Mover::withdraw(InodeId id) {

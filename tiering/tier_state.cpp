@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/tier_state.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/units.hpp"
@@ -24,6 +25,12 @@ std::string new_files(const Pool& pool, const Tier& tier) {
 }
 
 }  // namespace
+
+bool can_be_emptied(const Pool& pool, const Tier& tier) {
+  return std::any_of(pool.begin(), pool.end(), [&](const auto& other) {
+    return other->index() != tier.index() && is_usable(other->facts());
+  });
+}
 
 std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief relief) {
   if (!tier.online()) {
@@ -62,10 +69,12 @@ std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief reli
   if (std::string damage = disk_damage(tier.device()); !damage.empty())
     out.push_back({"degraded", damage + (is_usable(facts) ? "; it is used as before" : ""), true});
   if (is_below_reserve(facts)) {
+    const std::uint64_t free = tier.space().free;
     out.push_back({"full",
-                   format_size(tier.space().free) + " free, less than its reserve of " +
-                       format_size(facts.reserve) + clause(": ", elsewhere) +
-                       (is_above ? "" : clause("; ", leaving)),
+                   (free == 0 ? "nothing is free"
+                              : format_size(free) + " free, less than its reserve of " +
+                                    format_size(facts.reserve)) +
+                       clause(": ", elsewhere) + (is_above ? "" : clause("; ", leaving)),
                    false});
     elsewhere.clear();
   }
@@ -78,7 +87,10 @@ std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief reli
   if (facts.draining) {
     out.push_back({"draining",
                    facts.read_only ? "it was being emptied, and that waits until it can be written"
-                                   : "its files are moved away; " + new_files(pool, tier),
+                                   : (can_be_emptied(pool, tier)
+                                          ? "its files are moved away; "
+                                          : "its files stay, because no other tier takes any; ") +
+                                         new_files(pool, tier),
                    false});
   }
   return out;

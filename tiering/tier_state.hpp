@@ -24,6 +24,9 @@ inline constexpr std::array<std::string_view, 8> kTierStates{
     "offline",  "given-up", "read-only",       "failing",
     "degraded", "full",     "above-watermark", "draining"};
 
+// Whether another tier takes files.
+bool can_be_emptied(const Pool& pool, const Tier& tier);
+
 // Empty if the tier is as it should be. Of an offline tier nothing else is known.
 std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief relief);
 

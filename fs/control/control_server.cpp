@@ -23,6 +23,7 @@
 #include "base/unix_socket.hpp"
 #include "tiering/judge.hpp"
 #include "tiering/lost_files.hpp"
+#include "tiering/tier_state.hpp"
 #include "tiering/worth.hpp"
 
 namespace sluice {
@@ -47,19 +48,11 @@ constexpr const char* kPaused = "migration is paused";
 json to_json(const Receipt& receipt) {
   std::array<char, 20> hash{};
   std::snprintf(hash.data(), hash.size(), "%016llx", static_cast<unsigned long long>(receipt.hash));
-  return {{"time", receipt.time},
-          {"path", receipt.path},
-          {"from", receipt.from},
-          {"to", receipt.to},
-          {"bytes", receipt.bytes},
-          {"hash", hash.data()},
-          {"ms", receipt.milliseconds},
-          {"code", receipt.code},
-          {"reason", receipt.reason},
-          {"result", receipt.code == 0            ? (receipt.to.empty() ? "deleted" : "moved")
-                     : receipt.code == kWithdrawn ? "cancelled"
-                     : has_yielded(receipt.code)  ? "yielded"
-                                                  : "failed"}};
+  return {{"time", receipt.time},       {"path", receipt.path},
+          {"from", receipt.from},       {"to", receipt.to},
+          {"bytes", receipt.bytes},     {"hash", hash.data()},
+          {"ms", receipt.milliseconds}, {"code", receipt.code},
+          {"reason", receipt.reason},   {"result", result_of(receipt)}};
 }
 
 }  // namespace
@@ -299,20 +292,30 @@ class ControlServer::Handler {
             {"pending", parts_.migration.mover().pending_count()}};
   }
 
+  // Empty, or why it can't be marked.
+  std::string mark(Tier& tier, bool draining) {
+    if (std::string why = draining ? why_no_drain(tier) : ""; !why.empty()) return why;
+    const auto set = tier.set_draining(draining);
+    if (set) return "";
+    if (failed_with(set, EROFS))
+      return "tier " + tier.name() + " is read-only; see dmesg for the reason";
+    if (tier.online()) return set.error().text();
+    std::string why = "tier " + tier.name() + " is offline (" + tier.why_offline() +
+                      "); try again when its disk is back";
+    if (draining)
+      why += ", or give it up with its files ('sluice tier drain " + tier.name() + " --lost')";
+    return why;
+  }
+
   json drain(const std::string& name, bool cancel) {
     Tier* tier = parts_.pool.by_name(name);
     if (tier == nullptr) return {{"error", "the pool has no tier named " + name}};
-    if (const auto set = tier->set_draining(!cancel); !set) {
-      if (tier->online()) return {{"error", set.error().text()}};
-      std::string why = "tier " + name + " is offline (" + tier->why_offline() +
-                        "); try again when its disk is back";
-      if (!cancel)
-        why += ", or give it up with its files ('sluice tier drain " + name + " --lost')";
-      return {{"error", why}};
-    }
+    const bool was_draining = tier->is_draining();
+    if (const std::string why = mark(*tier, !cancel); !why.empty()) return {{"error", why}};
     if (cancel) {
+      parts_.migration.mover().end_drain(tier->index());
       const auto kept = parts_.pool.set_retired(tier->index(), false);
-      return kept ? json::object() : json{{"error", kept.error().text()}};
+      return kept ? json{{"was_draining", was_draining}} : json{{"error", kept.error().text()}};
     }
     const json cancelled{{"error", "cancelled; files that were moved stay where they are"}};
     const json replaced{{"error", "another disk took the place of tier " + name}};
@@ -350,6 +353,23 @@ class ControlServer::Handler {
     return kept ? cancelled : json{{"error", kept.error().text()}};
   }
 
+  // Why the tier cannot be drained; empty if it can. A mark that has no use must not be left.
+  std::string why_no_drain(const Tier& tier) const {
+    if (tier.facts().read_only && tier.online()) {
+      return "tier " + tier.name() +
+             " is read-only: its files can't move away; see dmesg for the reason";
+    }
+    if (can_be_emptied(parts_.pool, tier) || !tier.online()) return "";
+    std::string others;
+    for (const auto& other : parts_.pool) {
+      if (other->index() == tier.index()) continue;
+      others += (others.empty() ? "" : ", ") + other->name() + " " +
+                std::string(words_of(other->intake()));
+    }
+    return "no other tier takes the files of " + tier.name() +
+           (others.empty() ? ": the pool has no other" : ": " + others);
+  }
+
   // Why a drain has not moved a file, and whether that is a lack of room.
   std::pair<std::string, bool> why_left(const Relocator::Left& file, TierIndex from) const {
     if (!file.why.empty()) return {file.why, false};
@@ -367,7 +387,7 @@ class ControlServer::Handler {
     if (is_full) return {"no other tier has room for its " + format_size(file.bytes), true};
     // A pass that found all links would have planned it.
     if (file.links > 1) return {"not all of its hard links are on this tier", false};
-    return {"it is new, or was changed during the last pass", false};
+    return {"it is new, was changed during the last pass, or others took the room", false};
   }
 
   // Removes a tier that will not come back from the pool.

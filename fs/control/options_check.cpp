@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/xattr.h>
@@ -229,9 +230,44 @@ Result<void> check_outside_mounts(const TierOptions& tier, const std::string& mo
   return {};
 }
 
+// Whether a daemon has the tier at `root`.
+bool is_tier_in_use(const std::string& root) {
+  const UniqueFd lock(::open((root + "/.sluice/lock").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lock) return false;
+  const bool is_taken = ::flock(lock.get(), LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+  return is_taken;
+}
+
+// A tier in use at most two levels below `path`, where `sluice init` puts one on a disk; or "".
+std::string tier_below(const std::string& path) {
+  constexpr int kDepth = 2;
+  std::size_t left = 10'000;  // entries: a large directory is not worth the time
+  std::vector<std::string> level{path}, next;
+  for (int depth = 0; depth < kDepth; ++depth) {
+    for (const std::string& directory : level) {
+      const auto close = [](DIR* stream) { ::closedir(stream); };
+      const std::unique_ptr<DIR, decltype(close)> stream(::opendir(directory.c_str()), close);
+      while (const dirent* entry = stream && left > 0 ? ::readdir(stream.get()) : nullptr) {
+        --left;
+        const std::string_view name = entry->d_name;
+        if (entry->d_type != DT_DIR || name == "." || name == ".." || name == ".sluice") continue;
+        next.push_back(directory + "/" + std::string(name));
+        if (is_tier_in_use(next.back())) return next.back();
+      }
+    }
+    level = std::exchange(next, {});
+  }
+  return "";
+}
+
 // The other pool would show the files of this one, and move them away.
 Result<void> check_outside_pools(const TierOptions& tier) {
   const std::string path = real_path(tier.path);
+  if (const std::string below = tier_below(path); !below.empty()) {
+    return unusable(EINVAL, "tier " + tier.name + ": " + log::escaped(tier.path) +
+                                " contains a tier of a pool that is mounted (" +
+                                log::escaped(below) + "); give a directory without it");
+  }
   for (std::string above = parent_path(path); above != "/"; above = parent_path(above)) {
     if (::access((above + "/.sluice/tier.json").c_str(), F_OK) < 0) continue;
     return unusable(EINVAL,
@@ -299,6 +335,27 @@ Result<void> check_empty(const MountOptions& options) {
   return {};
 }
 
+// What the kernel shows there are no files of a disk.
+Result<void> check_is_storage(const TierOptions& tier) {
+  struct statfs filesystem {};
+  if (::statfs(tier.path.c_str(), &filesystem) < 0) return {};
+  switch (static_cast<unsigned long>(filesystem.f_type)) {
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+    case CGROUP_SUPER_MAGIC:
+    case CGROUP2_SUPER_MAGIC:
+    case DEBUGFS_MAGIC:
+    case TRACEFS_MAGIC:
+    case SECURITYFS_MAGIC:
+    case DEVPTS_SUPER_MAGIC:
+      return unusable(EINVAL, "tier " + tier.name + ": " + log::escaped(tier.path) +
+                                  " shows the state of the kernel and stores nothing; give a "
+                                  "directory on a disk");
+    default:
+      return {};
+  }
+}
+
 Result<void> check_tier(const TierOptions& tier, bool may_be_missing, Directories directories) {
   const std::string who = "tier " + tier.name + ": " + log::escaped(tier.path);
   struct stat status {};
@@ -316,6 +373,7 @@ Result<void> check_tier(const TierOptions& tier, bool may_be_missing, Directorie
                               "; mount the other tiers alone with --degraded");
   }
   if (!S_ISDIR(status.st_mode)) return unusable(ENOTDIR, who + " is not a directory");
+  SLUICE_TRY(check_is_storage(tier));
   if (::faccessat(AT_FDCWD, tier.path.c_str(), R_OK | W_OK | X_OK, AT_EACCESS) < 0) {
     const int code = errno;
     if (directories == Directories::MayBeMissing && code == EACCES) return {};

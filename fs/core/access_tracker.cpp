@@ -104,14 +104,21 @@ void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std:
 
 Result<Heat> AccessTracker::heat(const InodePtr& inode) {
   Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
-  heat.opens += inode->accesses.new_opens.load();
-  return heat;
+  // Those since the last collection, which was seconds ago.
+  const auto opens = inode->accesses.new_opens.load();
+  if (opens == 0) return heat;
+  const std::int64_t now = clock_.seconds();
+  const Heat latest{.score = static_cast<double>(opens),
+                    .last_access = now,
+                    .opens = opens,
+                    .recent = static_cast<double>(opens),
+                    .since = now};
+  return sum(heat, latest, settings_.half_life);
 }
 
 Result<double> AccessTracker::score(const InodePtr& inode) {
-  const Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
-  return decayed(heat.score, heat.last_access, clock_.seconds(), settings_.half_life) +
-         inode->accesses.new_opens.load();
+  const Heat heat = SLUICE_TRY(this->heat(inode));
+  return decayed(heat.score, heat.last_access, clock_.seconds(), settings_.half_life);
 }
 
 void AccessTracker::record_trace(const InodePtr& inode) {

@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <linux/limits.h>
 #include <sys/ioctl.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -46,6 +47,16 @@ Error absent(std::string_view name) {
 
 bool has_xattr(const ProcPath& path, const char* name) {
   return ::getxattr(path.c_str(), name, nullptr, 0) >= 0;
+}
+
+// A change must not end half way: attributes of a directory are those of its fastest copy.
+Result<void> check_writable(const OpenCopies& copies) {
+  for (const OpenCopy& copy : copies.reachable) {
+    struct statvfs fs {};
+    if (::fstatvfs(copy.get(), &fs) == 0 && (fs.f_flag & ST_RDONLY))
+      return Error(EROFS, "a copy of the directory is on a tier that is read-only");
+  }
+  return {};
 }
 
 Result<void> drop_setgid(int fd, const Caller& caller) {
@@ -215,6 +226,7 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
   // While the names are locked, no tier can return. The change is recorded for tiers that are
   // offline.
   copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  SLUICE_TRY(check_writable(copies));
   SLUICE_TRY(parts_.away.note_attribute_change(directory, copies));
   const OpenCopy& first = copies.reachable[0];
   const ShownTimes::AttributeChange changing(parts_.times, *directory);
@@ -404,6 +416,7 @@ Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) 
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(file));
     if (sets && !copies.complete)
       return Error(EIO, "set flags: the directory may have a copy on a tier that is offline");
+    if (sets) SLUICE_TRY(check_writable(copies));
     const ShownTimes::AttributeChange changing(parts_.times, *file);
     for (const OpenCopy& copy : copies.reachable) {
       SLUICE_TRY(call(copy.fd));

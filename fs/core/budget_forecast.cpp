@@ -192,8 +192,13 @@ void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool(
     ++sum.files;
     sum.bytes += file.bytes;
   };
-  std::uint64_t freed = 0;
-  std::vector<Going> waiting;
+  // `due` counts also what waits: later files are not needed.
+  std::uint64_t freed = 0, due = 0;
+  struct Waiting {
+    Going file;
+    bool is_due;
+  };
+  std::vector<Waiting> waiting;
   while (freed < excess && (out.is_complete = go_on())) {
     const auto next = turns.skip();
     if (!next) break;
@@ -202,19 +207,22 @@ void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool(
     Going file{"", turn->victim.bytes, turn->victim.last_use, turn->kept};
     const bool may_be_named = (turn->kept ? waiting.size() : out.first.size()) < kMostNamed;
     if (may_be_named) file.path = path_for(turn->candidate, turn->victim, turns.place(), asks);
+    const bool is_due = due < excess;
     if (!turn->kept) {
       freed += file.bytes;
+      due += file.bytes;
       add(out.now, file);
       if (out.first.size() < kMostNamed) out.first.push_back(std::move(file));
     } else if (is_for_now(*turn->kept)) {
-      waiting.push_back(std::move(file));
-    } else {
+      due += file.bytes;
+      waiting.push_back({std::move(file), is_due});
+    } else if (is_due) {
       add(out.kept[*turn->kept], file);
     }
   }
-  for (Going& file : waiting) {
+  for (auto& [file, is_due] : waiting) {
     if (freed >= excess || !out.is_complete) {
-      add(out.kept[*file.why], file);
+      if (is_due) add(out.kept[*file.why], file);
       continue;
     }
     freed += file.bytes;

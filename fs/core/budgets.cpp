@@ -15,9 +15,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::size_t kStatBlock = 512;       // unit of st_blocks
-constexpr std::size_t kMostAncestors = 4096;  // above that, the next listing counts the file
-constexpr std::uint64_t kRemembered = 256;    // about how many files Tree::largest is of
+constexpr std::size_t kStatBlock = 512;          // unit of st_blocks
+constexpr std::size_t kMostAncestors = 4096;     // above that, the next listing counts the file
+constexpr std::uint64_t kRemembered = 256;       // about how many files Tree::largest is of
+constexpr std::uint64_t kNoBudget = UINT64_MAX;  // of a tree that will be dropped
 
 }  // namespace
 
@@ -333,10 +334,16 @@ void Budgets::changed(const InodePtr& directory) {
   const auto fd = parts_.descriptors.any(directory);
   const auto own = fd ? own_budget((*fd)->get()) : std::nullopt;
   if (own) is_active_ = true;
+  const auto budget = fd ? budget_of(own, *rules(), parts_.tree.path_of(directory)) : std::nullopt;
   for (const Above& each : above(climb(directory))) {
     const MutexLock lock(each.tree->mutex);
     each.tree->must_list = true;
+    // The next operation counts with it.
+    if (each.id != directory->id() || !fd || each.tree->budget == budget) continue;
+    each.tree->files.end_spares();
+    each.tree->budget = budget.value_or(Budget{kNoBudget, 0});
   }
+  may_have_room();
   const MutexLock lock(mutex_);
   if (!own && fd) set_owner(directory->id(), std::nullopt);
   if (directory->is_directory() && (own || trees_.contains(directory->id())))
@@ -408,8 +415,17 @@ std::vector<InodeId> Budgets::drop_tree(InodeId directory) {
   }
   may_have_room();
   const MutexLock lock(tree->mutex);
-  tree->budget.bytes = UINT64_MAX;  // for files that wait for room in it
+  tree->budget.bytes = kNoBudget;  // for files that wait for room in it
   return std::exchange(tree->references, {});
+}
+
+std::vector<InodePtr> Budgets::unseen() {
+  const MutexLock lock(mutex_);
+  std::vector<InodePtr> out;
+  for (const auto& [id, directory] : found_) {
+    if (!trees_.contains(id)) out.push_back(directory);
+  }
+  return out;
 }
 
 std::vector<Budgets::Report> Budgets::reports() {
@@ -428,6 +444,15 @@ std::vector<Budgets::Report> Budgets::reports() {
     report.deleted_bytes = tree->deleted_bytes;
     report.let_in = tree->let_in;
     report.is_stuck = tree->is_stuck;
+    if (report.budget.bytes != kNoBudget) out.push_back(std::move(report));
+  }
+  for (const InodePtr& directory : unseen()) {
+    const auto budget = nearest(directory);
+    if (!budget) continue;
+    Report report;
+    report.path = parts_.tree.path_of(directory);
+    report.directory = directory->id();
+    report.budget = *budget;
     out.push_back(std::move(report));
   }
   std::sort(out.begin(), out.end(),

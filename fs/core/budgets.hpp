@@ -257,6 +257,7 @@ class Budgets {
   StopCondVar work_;
   bool has_work_ GUARDED_BY(mutex_) = false;
   std::map<InodeId, TreePtr> trees_ GUARDED_BY(mutex_);
+  std::vector<InodePtr> unseen();                         // directories that got a budget just now
   std::map<InodeId, InodePtr> found_ GUARDED_BY(mutex_);  // see found_by_users()
   // Who set the budgets of which directories, and how many each user has set.
   std::map<InodeId, uid_t> owners_ GUARDED_BY(mutex_);

@@ -62,6 +62,7 @@ Result<void> DeletionRule::add(DeletionFacts& facts, const Located& found,
                                const OpenCopy& directory) const {
   struct stat st {};
   if (::fstat(directory.get(), &st) < 0) return Error::last("stat");
+  facts.is_read_only = facts.is_read_only || parts_.pool[found.tier].facts().read_only;
   facts.links = found.st.st_nlink;
   facts.owner = found.st.st_uid;
   facts.directory_owners.push_back(st.st_uid);

@@ -307,6 +307,15 @@ void add_thresholds(nlohmann::json& out, const FileFacts& facts, const Verdict& 
     out["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
 }
 
+// What keeps the file from the tier that it wants.
+nlohmann::json hold_of(const Verdict& verdict, const FileFacts& facts,
+                       const std::vector<TierFacts>& tiers) {
+  const TierFacts& wanted = tiers[verdict.wants];
+  if (verdict.wants != facts.tier && is_usable(wanted) && facts.bytes > brim_of(wanted))
+    return "too_large";
+  return verdict.blocker == Blocker::None ? nlohmann::json() : name_of(verdict.blocker);
+}
+
 // What makes a file leave before min_stay: a tier that lacks room sends all down, if it can.
 nlohmann::json stays_unless(TierIndex tier, const std::vector<TierFacts>& tiers) {
   const bool can_go =
@@ -341,6 +350,7 @@ void Xattrs::add_moves(nlohmann::json& out, InodeId id, const std::vector<std::s
                             {"bytes", each.bytes},
                             {"ms", each.milliseconds},
                             {"code", each.code},
+                            {"result", result_of(each)},
                             {"reason", each.reason}});
   }
 }
@@ -393,7 +403,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"reason", name_of(verdict.reason)},
             {"why", explain_worth(facts, verdict.reason, verdict.wants, tiers, names, policy,
                                   market, now)},
-            {"hold", verdict.blocker == Blocker::None ? json() : json(name_of(verdict.blocker))},
+            {"hold", hold_of(verdict, facts, tiers)},
             {"hold_tier", names[can_leave(tiers[facts.tier]) ? verdict.wants : facts.tier]},
             {"pin", json()},
             {"hbm", hbm_of(inode)},

@@ -155,6 +155,36 @@ TEST_F(MoveCancelTest, TheMoveOfAPinnedFileSaysThatItComesBack) {
   EXPECT_EQ(moved.exit_code, 0) << moved.err;
   EXPECT_NE(moved.err.find("is pinned to ssd"), std::string::npos) << moved.err;
   EXPECT_EQ(tier_of("f"), "hdd");
+  const CommandResult again = sluice({"move", "--to", "hdd", *this / "f"});
+  EXPECT_NE(again.err.find("is already on hdd"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("is pinned to ssd, and the next pass moves it there"), std::string::npos)
+      << again.err;
+}
+
+TEST_F(MoveCancelTest, AFileThatIsLargerThanTheTierDoesNotWaitForRoom) {
+  set_options("nvme", "capacity=8MiB");
+  put("ssd", "f", pattern(kLargeSize, 1));
+  start();
+  const CommandResult moved = sluice({"move", "--to", "nvme", *this / "f"});
+  EXPECT_EQ(moved.exit_code, 1);
+  EXPECT_NE(moved.err.find("more than all of nvme, which has 8.0 MiB"), std::string::npos)
+      << moved.err;
+  EXPECT_TRUE(explain("f").at("pending").is_null());
+  ASSERT_TRUE(sluice({"pin", "nvme", *this / "f"}).ok());
+  EXPECT_EQ(explain("f").at("hold"), "too_large");
+}
+
+TEST_F(MoveCancelTest, AListWithoutALimitHasAllAndAMountThatIsNotThereIsNone) {
+  put("ssd", "f", "x");
+  start();
+  ASSERT_TRUE(sluice({"move", "--to", "hdd", "--wait", *this / "f"}).ok());
+  const CommandResult all = sluice({"moves", "--limit", "0", root()});
+  EXPECT_NE(all.out.find("/f"), std::string::npos) << all.out;
+  for (const char* verb : {"status", "restart", "plan"}) {
+    const CommandResult wrong = sluice({verb, *this / "nothing"});
+    EXPECT_EQ(wrong.exit_code, 1) << verb;
+    EXPECT_NE(wrong.err.find("nothing: No such file or directory"), std::string::npos) << wrong.err;
+  }
 }
 
 TEST_F(MoveCancelTest, SomebodyWhoWaitsIsToldOfTheCancelAndAnInterruptSaysWhatGoesOn) {

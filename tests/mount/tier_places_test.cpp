@@ -175,6 +175,30 @@ TEST_F(TierPlacesTest, NotInATierOfAnotherPool) {
   EXPECT_EQ(names_in(inner), std::vector<std::string>{});
 }
 
+TEST_F(TierPlacesTest, NotAroundATierOfAnotherPool) {
+  const Mount other(Pool{{"a=" + base_.make_dir("disk/sluice/tier")},
+                         base_.make_dir("state2"),
+                         base_.make_dir("mnt2"),
+                         {"--no-migrate"}});
+  const std::string said =
+      "contains a tier of a pool that is mounted (" + base_ / "disk" + "/sluice/tier)";
+  expect_not_added(base_ / "disk", said);
+  const std::string point = base_.make_dir("mnt3");
+  const CommandResult mounted = sluice({"mount", "--tier", "b=" + base_ / "disk", point});
+  EXPECT_EQ(mounted.exit_code, 1);
+  if (mounted.ok()) sluice({"umount", point});
+  EXPECT_NE(mounted.err.find(said), std::string::npos) << mounted.err;
+  EXPECT_FALSE(exists(base_ / "disk/.sluice"));
+}
+
+TEST_F(TierPlacesTest, InitRefusesWhatAMountWouldRefuse) {
+  const CommandResult init = sluice({"init", "--yes", "--tier", "a=/proc", "--mountpoint",
+                                     base_.make_dir("mnt3"), "-o", base_ / "new.toml"});
+  EXPECT_EQ(init.exit_code, 1);
+  EXPECT_NE(init.err.find("/proc shows the state of the kernel"), std::string::npos) << init.err;
+  EXPECT_FALSE(exists(base_ / "new.toml"));
+}
+
 // The database would be visible in the mount.
 TEST_F(TierPlacesTest, NotTheStateDirectory) {
   expect_not_added(base_ / "state", "state directory");

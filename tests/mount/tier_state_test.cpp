@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -83,6 +85,27 @@ TEST_F(TierStateTest, AReadOnlyTierSaysSo) {
   // As the kernel does if it finds an error.
   ASSERT_TRUE(run_command({"mount", "-o", "remount,abort", disk("hdd").path()}).ok());
   expect_said("hdd", "read-only");
+}
+
+// A budget that was set by a command that failed would delete files.
+TEST_F(TierStateTest, ADirectoryWithAReadOnlyCopyIsChangedAsAWholeOrNotAtAll) {
+  for (const char* name : {"nvme", "hdd"}) put(name, std::string("d/") + name, "x");
+  start({"--no-migrate"});
+  ASSERT_TRUE(run_command({"mount", "-o", "remount,abort", disk("hdd").path()}).ok());
+  ASSERT_TRUE(eventually([&] { return is_in("hdd", "read-only"); })) << mount().status();
+  for (const char* name : {"user.k", "user.sluice.pin", "user.sluice.budget"}) {
+    const std::string value = name == std::string("user.sluice.budget") ? "1KiB" : "nvme";
+    EXPECT_EQ(::setxattr((*this / "d").c_str(), name, value.data(), value.size(), 0), -1) << name;
+    EXPECT_EQ(errno, EROFS) << name;
+    EXPECT_EQ(::getxattr((*this / "d").c_str(), name, nullptr, 0), -1) << name;
+  }
+  EXPECT_EQ(::chmod((*this / "d").c_str(), 0700), -1);
+  for (const char* name : {"nvme", "hdd"}) EXPECT_EQ(lstat_of(on(name, "d")).st_mode & 0777, 0755u);
+  const CommandResult budget = sluice({"budget", *this / "d", "1KiB", "--yes"});
+  EXPECT_EQ(budget.exit_code, 1);
+  EXPECT_NE(budget.err.find("nothing was changed"), std::string::npos) << budget.err;
+  const CommandResult drain = sluice({"tier", "drain", "hdd", *this / ""});
+  EXPECT_NE(drain.err.find("tier hdd is read-only"), std::string::npos) << drain.err;
 }
 
 TEST_F(TierStateTest, ADrainedTierSaysSo) {

@@ -137,6 +137,37 @@ TEST_F(DrainTest, ReportsFilesThatAreLeftAndMovesThemTheNextTime) {
   EXPECT_EQ(files_on("ssd"), "");
 }
 
+TEST_F(DrainTest, AMoveThatWaitsEndsWithTheDrain) {
+  put("ssd", "busy", "x");
+  start();
+  {
+    const UniqueFd writer(::open((*this / "busy").c_str(), O_WRONLY | O_CLOEXEC));
+    EXPECT_EQ(tell({"tier", "drain", "ssd"}).exit_code, 1);
+    EXPECT_NE(tell({"tier", "drain", "ssd", "--cancel"}).err.find("is in use again"),
+              std::string::npos);
+    EXPECT_EQ(mount().status().at("migration").at("pending"), 0);
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  EXPECT_EQ(tiers_with("busy"), "ssd");
+  EXPECT_NE(tell({"tier", "drain", "ssd", "--cancel"}).err.find("was not being drained"),
+            std::string::npos);
+}
+
+TEST_F(DrainTest, TheLastTierThatTakesFilesIsNotMarked) {
+  put("hdd", "f", "x");
+  start();
+  ASSERT_TRUE(tell({"tier", "drain", "nvme"}).ok());
+  ASSERT_TRUE(tell({"tier", "drain", "ssd"}).ok());
+  const CommandResult last = tell({"tier", "drain", "hdd"});
+  EXPECT_EQ(last.exit_code, 1);
+  EXPECT_NE(last.err.find("no other tier takes the files of hdd: nvme is being emptied, ssd is "
+                          "being emptied"),
+            std::string::npos)
+      << last.err;
+  write_file(*this / "new", "n");
+  EXPECT_EQ(tiers_with("new"), "hdd");
+}
+
 TEST_F(DrainTest, PinnedFilesLeaveTheTierToo) {
   put("ssd", "f", "x");
   start();

@@ -80,6 +80,10 @@ std::string describe(const Error& error, const std::string& where) {
              "one with 'sluice budget DIRECTORY none', or set one on a directory above";
     case ENODATA:
       return where + ": it has no budget";
+    case EROFS:
+      return where +
+             ": nothing was changed: a part of it is on a tier that is read-only; see 'sluice "
+             "status'";
     case EOPNOTSUPP:
       return where + ": the daemon does not support budgets; is it an older version?";
     default:
@@ -213,7 +217,7 @@ class Setting {
       out += style_.paint(Color::Bold, about + sum_text(now)) + ": within seconds\n";
     if (number_of(later, "files") > 0)
       out += style_.paint(Color::Bold, about + sum_text(later)) +
-             ": once they are not in use any more and have rested for a minute\n";
+             ": later, when not in use any more and a minute after the last write\n";
     for (const auto& [why, sum] : member_of(preview_, "kept").items())
       out += "not deleted: " + sum_text(sum) + " (" + kept_text(why) + ")\n";
     if (!flag_of(preview_, "complete"))

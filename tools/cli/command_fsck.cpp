@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -94,9 +95,12 @@ void print_for_people(const Style& style, const CheckReport& report, bool repair
            (f.repaired ? " (repaired)" : "") + "\n";
   }
   const auto found = report.findings.size();
+  const auto mended = std::count_if(report.findings.begin(), report.findings.end(),
+                                    [](const Finding& f) { return f.repaired; });
   out += format_files(report.files) + " in " + format_count(report.directories) +
          (report.directories == 1 ? " directory: " : " directories: ") +
          (found == 0 ? "clean" : format_count(found) + (found == 1 ? " finding" : " findings")) +
+         (mended > 0 ? ", " + format_count(static_cast<std::uint64_t>(mended)) + " repaired" : "") +
          "\n";
   if (report.twins > 0)
     out += format_count(report.twins) + (report.twins == 1 ? " twin, " : " twins, ") +

@@ -115,6 +115,10 @@ class Mover {
   void ask_one(const Target& target, const FoundFile& file) {
     if (interrupt_.came()) end_early();
     if (!names_.is_new(file) || stays(file)) return;
+    if (const auto all = size_of(target.mount); all > 0 && file.bytes > all) {
+      return report(log::escaped(file.path) + ": its " + format_size(file.bytes) +
+                    " are more than all of " + tier_ + ", which has " + format_size(all));
+    }
     const auto set = set_attribute(file.path, kTier, tier_);
     if (!set) {
       if (interrupt_.came()) end_early();
@@ -124,8 +128,7 @@ class Mover {
     ++asked_;
     asked_bytes_ += file.bytes;
     mount_ = target.mount;
-    if (const auto pin = read_attribute(file.path, kPin); pin && *pin != tier_)
-      pinned_.add(file.path, *pin);
+    note_pin(pinned_, file);
     if (keeps_) waiting_.push_back(file);
     if (line_.is_due()) line_.show("requested moves of " + format_files(asked_));
   }
@@ -140,12 +143,26 @@ class Mover {
     const auto withdrawn = remove_attribute(file.path, kTier);
     if (withdrawn) {
       withdrawn_.add(file.path, tier_);
+      note_pin(leaving_, file);
       return true;
     }
     // It may have moved away in between. If it is too late, it has to come back.
     if (!failed_with(withdrawn, ENODATA) || !is_there()) return false;
     there_.add(file.path, tier_);
+    note_pin(leaving_, file);
     return true;
+  }
+
+  void note_pin(Some& some, const FoundFile& file) const {
+    if (const auto pin = read_attribute(file.path, kPin); pin && *pin != tier_)
+      some.add(file.path, *pin);
+  }
+
+  // Of the tier, in bytes; 0: unknown.
+  std::uint64_t size_of(const std::string& mount) {
+    const auto known = sizes_.find(mount);
+    if (known != sizes_.end()) return known->second;
+    return sizes_[mount] = total_of(mount, tier_).value_or(0);
   }
 
   [[noreturn]] void end_early() {
@@ -210,11 +227,27 @@ class Mover {
   Names names_;
   std::deque<FoundFile> waiting_;
   std::uint64_t asked_ = 0, asked_bytes_ = 0;
-  std::string mount_;  // of the last one
-  Some there_, withdrawn_, pinned_;
+  std::string mount_;                           // of the last one
+  std::map<std::string, std::uint64_t> sizes_;  // of the tier, by mount
+  Some there_, withdrawn_, pinned_, leaving_;
   int code_ = kDone;
   ProgressLine line_;
 };
+
+// Says that the next pass `does` something with files ("moves"), because of their pins.
+void print_pinned(const Some& pinned, const char* does, const char* where) {
+  if (pinned.files == 1) {
+    std::fprintf(stderr,
+                 "%s is pinned to %s, and the next pass %s it %s; 'sluice unpin' removes the pin\n",
+                 pinned.path.c_str(), pinned.tier.c_str(), does, where);
+  } else if (pinned.files > 1) {
+    std::fprintf(stderr,
+                 "%s are pinned to other tiers, such as %s to %s, and the next pass %s them %s; "
+                 "'sluice unpin' removes pins\n",
+                 format_files(pinned.files).c_str(), pinned.path.c_str(), pinned.tier.c_str(), does,
+                 where);
+  }
+}
 
 void Mover::say_asked() const {
   if (there_.files > 0) {
@@ -238,17 +271,8 @@ void Mover::say_asked() const {
     std::fprintf(stderr, "%s has %s free, less than these %s: what does not fit waits for room\n",
                  tier_.c_str(), format_size(*free).c_str(), format_size(asked_bytes_).c_str());
   }
-  if (pinned_.files == 1) {
-    std::fprintf(stderr,
-                 "%s is pinned to %s, and the next pass brings it back there; 'sluice unpin' "
-                 "removes the pin\n",
-                 pinned_.path.c_str(), pinned_.tier.c_str());
-  } else if (pinned_.files > 1) {
-    std::fprintf(stderr,
-                 "%s are pinned to other tiers, such as %s to %s, and the next pass brings them "
-                 "back there; 'sluice unpin' removes pins\n",
-                 format_files(pinned_.files).c_str(), pinned_.path.c_str(), pinned_.tier.c_str());
-  }
+  print_pinned(pinned_, "brings", "back there");
+  print_pinned(leaving_, "moves", "there");
 }
 
 void Mover::wait() {
@@ -329,6 +353,7 @@ class Canceller {
     } else if (cancelled_.files > 1) {
       std::fprintf(stderr, "cancelled the moves of %s\n", format_files(cancelled_.files).c_str());
     }
+    print_pinned(pinned_, "moves", "there");
   }
   int code() const { return code_; }
 
@@ -347,6 +372,8 @@ class Canceller {
     } else {
       const auto tier = read_attribute(file.path, kTier);
       cancelled_.add(file.path, tier ? *tier : "its tier");
+      const auto pin = read_attribute(file.path, kPin);
+      if (pin && tier && *pin != *tier) pinned_.add(file.path, *pin);
     }
     return true;
   }
@@ -374,7 +401,7 @@ class Canceller {
   }
 
   Names names_;
-  Some cancelled_;
+  Some cancelled_, pinned_;
   int code_ = kDone;
 };
 

@@ -30,7 +30,8 @@ using std::chrono::steady_clock;
 constexpr HelpText kHelp{
     .usage = "sluice moves [--limit N] [--follow] [--json] [PATH]",
     .options =
-        R"(      --limit N     show the newest N moves, and N of those that run, queue or wait (20)
+        R"(      --limit N     show the newest N moves, and N of those that run, queue or wait
+                    (20); 0 shows all
       --follow      show moves as they end, and how much is left, until interrupted
       --json        one JSON object; its members are stable; with --follow one a line
       --color WHEN  auto (default), always, never
@@ -216,7 +217,11 @@ class Follower {
     if (const Json& left = member_of(line, "left"); left.is_object()) left_ = left;
     // A burst is summed up before it is printed; a single move is printed soon.
     if (ended_.size() > 0 && steady_clock::now() >= next_) print();
-    if (line_.is_due()) line_.show(left_text());
+    if (!line_.is_due()) return;
+    std::string text = left_text();
+    // A line below the other would say the same again.
+    if (line_.is_terminal() || text != shown_) line_.show(text);
+    shown_ = std::move(text);
   }
 
  private:
@@ -256,6 +261,7 @@ class Follower {
   const Style& style_;
   MoveSummary ended_;
   Json left_ = Json::object();
+  std::string shown_;
   steady_clock::time_point next_ = steady_clock::now();
   ProgressLine line_;
 };
@@ -308,9 +314,8 @@ Result<Listing> listing_of(const View& view, const Request& request) {
     return out.summary.size() <= request.limit;
   };
   // A row may be thousands of moves.
-  const std::uint64_t most = request.json || request.limit == 0
-                                 ? request.limit
-                                 : std::numeric_limits<std::uint32_t>::max();
+  const std::uint64_t most =
+      request.json ? request.limit : std::numeric_limits<std::uint32_t>::max();
   const Json message = {{"verb", "moves"},
                         {"most", most},
                         {"most_queued", request.limit},
@@ -372,6 +377,7 @@ int command_moves(int argc, char** argv) {
   arguments.option("--color", request.color);
   arguments.option("PATH", request.given);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  if (request.limit == 0) request.limit = std::numeric_limits<std::uint32_t>::max();
   const auto style = style_for("moves", request.color);
   if (!style) return kUsage;
   const auto view = view_of(request.given);

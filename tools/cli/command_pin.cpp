@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kPin = "user.sluice.pin";
 constexpr const char* kHbm = "user.sluice.hbm";
+constexpr const char* kHbmOption = "user.sluice.set.hbm";
 
 constexpr HelpText kPinHelp{
     .usage = "sluice pin TIER PATH...\n       sluice pin [--json] [MOUNT]",
@@ -28,7 +29,9 @@ constexpr HelpText kPinHelp{
     .details = R"(
 Keeps files on a tier, whatever their heat and the rules. The pin of a directory
 applies to everything below it, unless a file or a directory in between has its own
-pin. Files on other tiers move to the pinned tier in the background.
+pin. Files on other tiers move to the pinned tier in the background. A file with hard
+links in several pinned directories goes to the fastest of their tiers; 'sluice explain'
+knows the pin of one name.
 
 The pin is stored with the file as the attribute user.sluice.pin.
 
@@ -67,6 +70,8 @@ Exit status: 0 done, 1 failed for at least one path, 2 wrong usage.
 std::string describe_unpin_error(const Error& error, const Target& target) {
   if (error.code != ENODATA) return describe_attribute_error(error, target, "", 0);
   std::string text = log::escaped(target.path) + ": it has no pin";
+  if (read_attribute(target.path, kHbm))
+    text += " to a tier; 'sluice unpin --hbm' removes the one to GPU memory";
   if (const auto explanation = read_explanation(target.path)) {
     const auto& pin = member_of(*explanation, "pin");
     if (const std::string from = text_of(pin, "from"); !from.empty()) {
@@ -160,7 +165,15 @@ int command_pin(int argc, char** argv) {
       return log::escaped(target.path) +
              ": 256 files are pinned to GPU memory already, or its tier is full; see 'sluice unpin "
              "--hbm'";
-    return set ? "" : describe_attribute_error(set.error(), target, tier, 0);
+    if (!set) return describe_attribute_error(set.error(), target, tier, 0);
+    if (tier != "hbm") return "";
+    if (const auto room = read_attribute(target.mount, kHbmOption); room && *room == "0") {
+      std::fprintf(stderr,
+                   "%s is pinned, but copied to GPU memory only when the mount has the option "
+                   "hbm, which is 0\n",
+                   log::escaped(target.path).c_str());
+    }
+    return "";
   });
 }
 

@@ -107,15 +107,20 @@ std::string tier_line(const Json& tier, Objective objective, bool is_slowest) {
 }
 
 // What the moves save, and what is to be said about the tiers.
-std::string worth_lines(const Style& style, const Json& last, std::uint64_t moves) {
+std::string worth_lines(const Style& style, const ShownPlan& plan, const Json& last) {
   const Objective objective =
       text_of(last, "optimize") == "hits" ? Objective::Hits : Objective::Time;
   std::string out;
-  if (const Json& saves = member_of(last, "saves"); saves.is_number() && moves > 0) {
+  if (const Json& saves = member_of(last, "saves");
+      saves.is_number() && number_of(last, "moves") > 0) {
     const double value = saves.get<double>();
-    out += value < 0
-               ? "they cost about " + value_text(-value, objective) + " a day, for lack of room\n"
-               : "they save about " + value_text(value, objective) + " a day\n";
+    const bool makes_room = std::any_of(plan.list.begin(), plan.list.end(), [](const Json& move) {
+      const std::string reason = text_of(move, "reason");
+      return reason == "crowded" || reason == "outranked";
+    });
+    out += value < 0 ? "they cost about " + value_text(-value, objective) + " a day" +
+                           (makes_room ? ", for lack of room\n" : "\n")
+                     : "they save about " + value_text(value, objective) + " a day\n";
   }
   const Json& tiers = member_of(last, "tiers");
   for (std::size_t i = 0; i < tiers.size(); ++i) {
@@ -154,7 +159,7 @@ std::string totals(const Style& style, const ShownPlan& plan, const Json& last,
              format_files(sum.files) + ", " + size(sum.bytes) + "\n";
     }
   }
-  out += worth_lines(style, last, moves);
+  out += worth_lines(style, plan, last);
   for (const auto& [reason, count] : member_of(last, "held").items()) {
     const auto number = count.is_number_unsigned() ? count.get<std::uint64_t>() : 0;
     if (number == 0) continue;

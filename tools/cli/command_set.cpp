@@ -26,7 +26,7 @@ configuration, or TIER.OPTION for an option of a tier. VALUE is written without 
 while the pool is mounted. The attribute user.sluice.set.OPTION of the mount point does
 the same, but cannot say why a value is refused.
 
-Without VALUE, prints the value in force, of any option.
+Without VALUE, prints the value in force, of any option but those of the group debug.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.
@@ -70,6 +70,7 @@ int command_set(int argc, char** argv) {
   }
   std::printf("%s: %s -> %s\n", log::escaped(option).c_str(),
               log::escaped(text_of(answer->last, "from")).c_str(), now.c_str());
+  std::fflush(stdout);
   if (has_value) std::fputs("until the next reload, restart or mount\n", stderr);
   return kDone;
 }

@@ -358,7 +358,8 @@ int report_leftovers(const Style& style, const std::string& tier, const Json& la
            (is_full ? "; delete files on other tiers or add a tier ('sluice tier add'), then run "
                       "it again, or give up ('sluice tier drain " +
                           tier + " --cancel'):"
-                    : "; run it again when they can move:"));
+            : left == 1 ? "; run it again when it can move:"
+                        : "; run it again when they can move:"));
   std::fputs(list.c_str(), stdout);
   return kFailed;
 }
@@ -454,7 +455,10 @@ int tier_drain(int argc, char** argv) {
                    request.tier.c_str());
       return kDone;
     }
-    std::fprintf(stderr, "tier %s is in use again\n", request.tier.c_str());
+    const Json& was_draining = member_of(answer->last, "was_draining");
+    std::fprintf(stderr, "tier %s %s\n", request.tier.c_str(),
+                 was_draining.is_boolean() && !was_draining.get<bool>() ? "was not being drained"
+                                                                        : "is in use again");
     return kDone;
   }
   Leftovers leftovers;
@@ -553,7 +557,8 @@ std::string completeness(const Json& last, const std::string& name) {
   const auto nameless = number_of(last, "nameless");
   const auto census = static_cast<std::int64_t>(number_of(last, "census"));
   std::string text = format_files(number_of(last, "files")) + ", " +
-                     format_size(number_of(last, "bytes")) + ", were on " + name;
+                     format_size(number_of(last, "bytes")) +
+                     (number_of(last, "files") == 1 ? ", was on " : ", were on ") + name;
   text += census == 0
               ? "; no pass has listed its files, so only those that were in memory or moved "
                 "there are known"

@@ -140,6 +140,12 @@ std::optional<std::uint64_t> free_on(const std::string& mountpoint, const std::s
   return number_of(status, "free");
 }
 
+std::optional<std::uint64_t> total_of(const std::string& mountpoint, const std::string& tier) {
+  const Json status = tier_status(mountpoint, tier);
+  if (!member_of(status, "total").is_number_unsigned()) return std::nullopt;
+  return number_of(status, "total");
+}
+
 std::string describe_attribute_error(const Error& error, const Target& target,
                                      const std::string& tier, std::uint64_t bytes) {
   const std::string where = log::escaped(target.path) + ": ";
@@ -160,6 +166,9 @@ std::string describe_attribute_error(const Error& error, const Target& target,
              " is being drained and takes no files; 'sluice tier drain " + log::escaped(tier) +
              " --cancel' ends that";
     case EROFS: {
+      if (target.is_directory)
+        return where + "nothing was set: a part of the directory is on a tier that is read-only; " +
+               "see 'sluice status'";
       const bool is_there = has_state(tier_status(target.mount, tier), "read-only");
       const auto own = read_attribute(target.path, "user.sluice.tier");
       return where + "tier " + log::escaped(is_there || !own ? tier : *own) +

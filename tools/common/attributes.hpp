@@ -37,6 +37,8 @@ std::string unknown_tier(const std::string& mountpoint, const std::string& tier)
 
 // The bytes that are free on the tier, if that is known.
 std::optional<std::uint64_t> free_on(const std::string& mountpoint, const std::string& tier);
+// The same of those that it has in all.
+std::optional<std::uint64_t> total_of(const std::string& mountpoint, const std::string& tier);
 
 // What a failure to set `name` to `tier` means. `bytes` is the file's size.
 std::string describe_attribute_error(const Error& error, const Target& target,

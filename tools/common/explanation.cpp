@@ -37,6 +37,7 @@ std::string hold_text(const std::string& hold, const std::string& tier) {
   if (word == "read_only") return tier + " is read-only";
   if (word == "failing") return tier + " fails";
   if (word == "nowhere") return "no other tier takes files";
+  if (word == "too_large") return "it is larger than all of " + tier;
   return hold;
 }
 
@@ -128,6 +129,8 @@ class Writer {
     const double often = uses.get<double>();
     std::snprintf(text.data(), text.size(), "used about %.2g times a day",
                   often < 0.001 ? 0 : often);
+    if (text.data() == std::string_view("used about 1 times a day"))
+      std::snprintf(text.data(), text.size(), "used about once a day");
     line("value", text.data());
     for (const auto& each : member_of(json_, "worth")) {
       std::string words = "saves about " + value_text(real_of(each, "saves"), objective) +
@@ -179,10 +182,14 @@ class Writer {
           limit > used ? "after about " + format_size(limit - used) + " more are written there"
                        : "now";
       const std::string kept = text_of(each, "kept");
+      const bool is_kept_now =
+          kept == "in_use" || kept == "moving" || kept == "fresh" || kept == "read_only";
       line("budget",
            text_of(each, "directory") + " may hold " + format_size(budget) + " and holds " +
                format_size(used) + "; this file " +
-               (kept.empty() ? "is deleted " + when : "is not deleted (" + kept_text(kept) + ")"));
+               (kept.empty() ? "is deleted " + when
+                             : std::string("is not deleted ") + (is_kept_now ? "yet (" : "(") +
+                                   kept_text(kept) + ")"));
     }
   }
 
@@ -241,11 +248,11 @@ class Writer {
     std::string label = "moved";
     for (const Json& each : moves) {
       const std::string reason = text_of(each, "reason");
-      const double code = real_of(each, "code");
+      const std::string result = text_of(each, "result");
       line(std::exchange(label, ""),
            format_time(static_cast<std::int64_t>(number_of(each, "time"))) + " " +
                text_of(each, "from") + " -> " + text_of(each, "to") +
-               (code != 0 && code != kWithdrawn ? ", failed" : "") +
+               (result == "failed" || result == "yielded" ? ", " + result : "") +
                (reason.empty() ? "" : ": " + reason));
     }
   }
@@ -264,6 +271,7 @@ std::string kept_text(const std::string& why) {
   if (why == "in_use") return "in use";
   if (why == "moving") return "being moved";
   if (why == "fresh") return "written in the last minute";
+  if (why == "read_only") return "its tier is read-only";
   return why;
 }
 

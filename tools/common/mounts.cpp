@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/common/mounts.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
@@ -96,6 +99,9 @@ Result<std::string> choose_mount(const std::string& given) {
   // directory without links, and a mount point contains none.
   const std::string place = given.empty() ? given : absolute_path(given);
   const bool is_point = !place.empty() && sluice_mount_of(mounts, place) == place;
+  struct stat st {};
+  if (!place.empty() && !is_point && ::lstat(given.c_str(), &st) < 0 && errno == ENOENT)
+    return Error{ENOENT, "choose a mount", log::escaped(given) + ": " + std::strerror(ENOENT)};
   return choose_mount(mounts, place.empty() || is_point ? place : real_path(given),
                       absolute_path("."));
 }

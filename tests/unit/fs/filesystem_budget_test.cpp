@@ -677,6 +677,34 @@ TEST_F(BudgetForecastTest, SaysWhyFilesStayAndWhichGoLater) {
   fs_->files().release(open, O_RDONLY);
 }
 
+TEST_F(BudgetForecastTest, FilesThatAreNotNeededAreNotSaidToStay) {
+  for (const char* name : {"d/1", "d/2", "d/3", "d/4"}) put_old(name, kMiB, kFresh);
+  mount();
+  const Json said = preview("d", 3 * kMiB);
+  EXPECT_EQ(said.at("later"), (Json{{"files", 1}, {"bytes", kMiB}}));
+  EXPECT_TRUE(said.at("kept").empty()) << said;
+  EXPECT_EQ(said.at("over"), 0);
+}
+
+TEST_F(BudgetForecastTest, ABudgetHoldsAndEndsAtOnce) {
+  for (const char* name : {"d/1", "d/2"}) put_old(name, kMiB, kFresh);
+  mount();
+  const auto create = [&](const char* name) {
+    const auto made = fs_->files().create(id_of("d"), name, 0644, O_WRONLY, kRoot);
+    if (made) fs_->files().release(made->first.id, O_WRONLY);
+    return made ? 0 : made.error().code;
+  };
+  ASSERT_EQ(set("d", "1MiB", kRoot), 0);
+  const auto reports = fs_->budgets().reports();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].path, "/d");
+  EXPECT_EQ(reports[0].budget.bytes, kMiB);
+  ASSERT_TRUE(test::eventually([&] { return create("full") == ENOSPC; }));
+  ASSERT_EQ(set("d", "none", kRoot), 0);
+  EXPECT_EQ(create("new"), 0);
+  EXPECT_TRUE(fs_->budgets().reports().empty());
+}
+
 TEST_F(BudgetForecastTest, OnlyWhoMaySetTheBudgetMayAskAndNothingIsSet) {
   put_old("d/f", kMiB, kOld);
   ASSERT_EQ(::chown(at("a", "d").c_str(), kUser.uid, kUser.gid), 0);

@@ -208,6 +208,25 @@ TEST_F(CensusTest, AHardLinkedFileIsCountedOnceWithAllItsNames) {
   EXPECT_TRUE(census.has_all_names(0));
 }
 
+TEST_F(CensusTest, ThePinsOfAllItsNamesCount) {
+  for (const char* name : {"b/d/f", "b/e/g", "b/own", "b/plain/h"}) dir_.make_file(name, "x");
+  ASSERT_EQ(::link(at("b", "d/f").c_str(), at("b", "plain/f").c_str()), 0);
+  ASSERT_EQ(::link(at("b", "e/g").c_str(), at("b", "d/g").c_str()), 0);
+  ASSERT_EQ(::link(at("b", "own").c_str(), at("b", "d/own").c_str()), 0);
+  pin("b", "d", "a");
+  pin("b", "e", "c");
+  pin("b", "own", "c");
+  const Census census = take();
+  const auto pin_of = [&](const std::string& name) {
+    const auto found = std::ranges::find(census.files(), id("b", name), &FileFacts::id);
+    return found == census.files().end() ? kNoTier : found->pin;
+  };
+  EXPECT_EQ(pin_of("d/f"), 0);
+  EXPECT_EQ(pin_of("e/g"), 0) << "of several, the fastest";
+  EXPECT_EQ(pin_of("own"), 2) << "its own comes first";
+  EXPECT_EQ(pin_of("plain/h"), kNoTier);
+}
+
 TEST_F(CensusTest, ANameOutsideTheTierIsReportedMissing) {
   dir_.make_file("b/f", "x");
   ASSERT_EQ(::link(at("b", "f").c_str(), (dir_ / "outside").c_str()), 0);

@@ -102,13 +102,15 @@ TEST(ExplanationTest, AQueuedMoveIsNotMovingNow) {
 
 TEST(ExplanationTest, ShowsTheLastMoves) {
   const std::string text = text_for(R"({"tier":"hdd","moves":[
-      {"time":1699999000,"from":"ssd","to":"hdd","code":0,"reason":"asked for"},
-      {"time":1699998000,"from":"hdd","to":"ssd","code":28,"reason":"hot; no room"}]})");
+      {"time":1699999000,"from":"ssd","to":"hdd","code":0,"result":"moved","reason":"asked for"},
+      {"time":1699998000,"from":"hdd","to":"ssd","code":28,"result":"failed","reason":"hot; no room"},
+      {"time":1699997000,"from":"hdd","to":"ssd","code":16,"result":"yielded","reason":"hot"}]})");
   const auto first = text.find(": asked for\n"), second = text.find(", failed: hot; no room\n");
   EXPECT_NE(text.find("  moved   20"), std::string::npos) << text;
   EXPECT_NE(text.find("ssd -> hdd: asked for"), std::string::npos) << text;
   EXPECT_NE(second, std::string::npos) << text;
   EXPECT_LT(first, second);
+  EXPECT_NE(text.find(", yielded: hot\n"), std::string::npos) << text;
 }
 
 TEST(ExplanationTest, ATierThatIsOfflineIsExplained) {
