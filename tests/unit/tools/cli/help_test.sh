@@ -207,7 +207,7 @@ said=$("$sluice" mount --debug gpu_chunck=1MiB --tier a=/a / 2>&1 || true)
 
 if [[ $lab ]]; then
   sluice=$lab
-  check_program 8
+  check_program 4
   expect_code 2 frobnicate
   expect_code 2 gpu-bench
   expect_code 2 gpu-bench --size 5 /tmp
@@ -225,12 +225,5 @@ if [[ $lab ]]; then
   expect_code 2 fsbench --rounds 0 a=/tmp
   expect_code 2 fsbench --only no-such-row a=/tmp
   expect_code 0 fsbench --list
-  expect_code 2 movebench
-  expect_code 2 movebench --sluice "$0" --bandwidth 1000
-  expect_code 2 heatbench --only all
-  expect_code 2 planbench --rounds 0
-  expect_code 0 planbench --files 1000 --rounds 1
-  expect_code 2 cufilebench
-  expect_code 2 cufilebench --batch 65 "$0"
 fi
 ((failures == 0))
