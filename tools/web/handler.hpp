@@ -17,7 +17,6 @@
 #include "base/http_server.hpp"
 #include "base/mutex.hpp"
 #include "tools/common/control_client.hpp"
-#include "tools/web/replay.hpp"
 
 namespace sluice::tools::web {
 
@@ -30,9 +29,8 @@ class WebHandler {
   // that a mount hangs.
   static constexpr int kMostAtOnce = 8;
 
-  // `replay` outlives it.
-  WebHandler(std::string mount, std::string token, const WebReplay& replay)
-      : mount_(std::move(mount)), token_(std::move(token)), replay_(replay) {}
+  WebHandler(std::string mount, std::string token)
+      : mount_(std::move(mount)), token_(std::move(token)) {}
 
   HttpResponse answer(const HttpRequest& request);
 
@@ -51,7 +49,6 @@ class WebHandler {
 
   const std::string mount_;
   const std::string token_;
-  const WebReplay& replay_;
   std::atomic<int> at_work_{0};
   std::atomic<bool> is_scanning_{false};  // the thread below, which sets it last
   Mutex mutex_;
