@@ -35,19 +35,14 @@ constexpr std::array kVerbs{
     Verb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 
-constexpr std::array kMoved{
-    MovedVerb{"simulate", "sluice-lab simulate"},
-};
-
 }  // namespace
-
 }  // namespace sluice::tools::cli
 
 const std::string_view sluice::tools::kProgramName = "sluice";
 
 int main(int argc, char** argv) {
   sluice::keep_cufile_log_away();  // before threads start and before the daemon forks
-  return sluice::tools::run_program({sluice::tools::kProgramName, "sluice <verb> [options] <path>",
-                                     sluice::tools::cli::kVerbs, sluice::tools::cli::kMoved},
-                                    argc, argv);
+  return sluice::tools::run_program(
+      {sluice::tools::kProgramName, "sluice <verb> [options] <path>", sluice::tools::cli::kVerbs},
+      argc, argv);
 }

@@ -123,13 +123,6 @@ expect_code 1 bundle /proc
 expect_code 1 bundle --output /no/such/folder/file
 expect_code 1 bundle --output "$0"
 expect_code 2 bundle / /
-for moved in 'simulate' 'gpu bench' 'help simulate'; do
-  # shellcheck disable=SC2086
-  expect_code 2 $moved
-  # shellcheck disable=SC2086
-  said=$("$sluice" $moved 2>&1 || true)
-  [[ $said == *"moved to sluice-lab; run 'sluice-lab "* && $said != *$'\n'* ]] || report "sluice $moved says: $said"
-done
 # Captured first, here and below: the verb exits with 2, as it should, but `pipefail` would make that a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || report "no help with a misspelt verb: $said"
@@ -196,11 +189,6 @@ check_program 16
 
 # The descriptions of the options are those of the table.
 "$source/tools/update-options.sh" --check "$sluice" >&2 || report "descriptions of options are not up to date"
-# The old spellings of debug options name the new ones.
-said=$("$sluice" mount --no-passthrough --tier a=/a / 2>&1 || true)
-[[ $said == *"--no-passthrough is now --debug passthrough=off"* ]] || report "no help with an old flag: $said"
-said=$("$sluice" mount --gpu-chunk 1MiB --tier a=/a / 2>&1 || true)
-[[ $said == *"--gpu-chunk is now --debug gpu_chunk=1MiB"* ]] || report "no help with an old flag: $said"
 said=$("$sluice" mount --debug gpu_chunck=1MiB --tier a=/a / 2>&1 || true)
 [[ $said == *"did you mean 'gpu_chunk'?"* ]] || report "no help with a misspelt debug option: $said"
 [[ $("$sluice" mount --help) != *passthrough* ]] || report "mount --help shows a debug option"
