@@ -182,10 +182,7 @@ function drawHottest(now) {
 // The price of each tier but the slowest, over time.
 async function drawPrices(now) {
   if (Date.now() < pricesDue) return;
-  const {tiers, optimize, policy, samples: seen} = await ask('prices').catch((problem) => {
-    if (problem.status !== 404) throw problem;
-    return {policy: 'older'};  // an older daemon
-  });
+  const {tiers, optimize, policy, samples: seen} = await ask('prices');
   pricesDue = Date.now() + 15000;
   if (policy !== 'value' || !seen.length) {
     fill($('prices'), words(policy === 'value' ? 'The first pass finds it out.'
@@ -288,14 +285,8 @@ async function go(steps) {
     if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
   } catch (problem) {
     if (turn !== goes) return;
-    if (problem.status !== 404) throw problem;
-    if (steps.length) return await go(steps.slice(0, -1));  // the directory no longer exists
-    // An older daemon does not support the map.
-    mapDue = Date.now() + 30000;
-    place = steps;
-    level = null;
-    drawCrumbs();
-    drawNoMap(sentence(problem.message));
+    if (problem.status !== 404 || !steps.length) throw problem;
+    await go(steps.slice(0, -1));  // the directory no longer exists
   } finally {
     --going;
   }
