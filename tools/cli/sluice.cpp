@@ -29,7 +29,6 @@ constexpr std::array kVerbs{
     Verb{"tier", "run, pause or resume migration; add, drain or replace a tier", command_tier},
     Verb{"trace", "record accesses for the simulator", command_trace},
     Verb{"gpu", "read files into GPU memory", command_gpu},
-    Verb{"log-level", "change how much a running mount logs", command_log_level},
     Verb{"doctor", "check what this machine supports, and what to fix", command_doctor},
     Verb{"bundle", "collect data for a problem report, without file names", command_bundle},
     Verb{"fsck", "check a pool that is not mounted", command_fsck},

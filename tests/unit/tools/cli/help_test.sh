@@ -58,11 +58,9 @@ expect_code 2 explain
 expect_code 2 explain --color=sometimes /
 expect_code 2 plan --limit many
 expect_code 2 top
-expect_code 2 log-level
 expect_code 2 set
 expect_code 2 set --reset bandwidth / /
-expect_code 2 log-level loud /proc
-expect_code 1 log-level debug /proc
+expect_code 1 set log_level debug /proc
 expect_code 2 top --once --interval 0
 expect_code 2 web --port 70000
 expect_code 2 reload / --config /no/such/file.toml
@@ -132,8 +130,6 @@ said=$("$sluice" mount --teir=a=/a /proc 2>&1 || true)
 [[ $said == *"did you mean '--tier'?"* ]] || report "no help with a misspelt option: $said"
 said=$("$sluice" status --colour-of-the-sky /proc 2>&1 || true)
 [[ $said == *"unknown option '--colour-of-the-sky'; see"* ]] || report "an unknown option is not named: $said"
-said=$("$sluice" log-level debg /proc 2>&1 || true)
-[[ $said == *"did you mean 'debug'?"* ]] || report "no help with a misspelt level: $said"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
