@@ -173,9 +173,6 @@ Result<Transfer> by_engine(Library& library, const Request& request) {
   if (request.direction == Direction::Write) {
     return engine.write(file, memory, request.segments[0], request.route);
   }
-  if (request.segments.size() == 1) {
-    return engine.read(file, memory, request.segments[0], request.route);
-  }
   return engine.read(file, memory, request.segments, request.route);
 }
 

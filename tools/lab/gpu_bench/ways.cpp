@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -228,8 +229,8 @@ class EngineWay : public RoutedWay {
 
   Result<void> read(std::uint64_t file_offset, std::uint64_t length,
                     std::uint64_t offset) override {
-    const auto done = SLUICE_TRY(
-        engine_.read({.fd = fd_.get()}, *memory_, {offset, file_offset, length}, wanted_));
+    const auto done = SLUICE_TRY(engine_.read(
+        {.fd = fd_.get()}, *memory_, std::array{Segment{offset, file_offset, length}}, wanted_));
     last_ = Last{done.route, done.why};
     if (done.bytes != length) return Error(EIO, "the engine returned fewer bytes");
     return {};
