@@ -320,7 +320,7 @@ class Daemon {
 
   // Makes the mount use the live ones of these options.
   void apply(const MountOptions& options) {
-    log::set_level(options.log_level);
+    log::set_level(spdlog::level::from_str(options.log_level));
     auto limits = Migration::Limits::Same;
     for (const TierSettings& each : tier_settings(options)) {
       Tier* const tier = pool_->by_name(each.name);
