@@ -11,18 +11,16 @@
 #include "base/log.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
-#include "tools/common/mount_status.hpp"
 #include "tools/web/handler.hpp"
 
 namespace sluice::tools::cli {
 namespace {
 
-constexpr HelpText kHelp{
-    .usage = "sluice web [--port N] [MOUNT]",
-    .options = R"(      --port N  listen on this port (9465); 0: any free port
+constexpr HelpText kHelp{.usage = "sluice web [--port N] [MOUNT]",
+                         .options = R"(      --port N  listen on this port (9465); 0: any free port
   -h, --help    short help (-h) or full help (--help)
 )",
-    .details = R"(
+                         .details = R"(
 Serves a web page that shows the mount: how full the tiers are and their activity,
 moves as they happen, GPU reads by route, the hottest files, which directories use the
 space and how hot they are, and for any file what 'sluice explain' says.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
