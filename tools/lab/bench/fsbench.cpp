@@ -105,7 +105,7 @@ std::string row_names() {
   return names;
 }
 
-// `list` is "ROW,ROW,...", or empty for the usual ones.
+// `list` is "ROW,ROW,...", or empty for all.
 std::vector<const Row*> chosen_rows(std::string list) {
   std::replace(list.begin(), list.end(), ',', ' ');
   const std::vector<std::string> only = words_of(list);
@@ -115,7 +115,7 @@ std::vector<const Row*> chosen_rows(std::string list) {
   }
   for (const Row& row : all_rows()) {
     const bool named = std::find(only.begin(), only.end(), row.name) != only.end();
-    if (only.empty() ? row.when == Row::Run::Always : named) rows.push_back(&row);
+    if (only.empty() || named) rows.push_back(&row);
   }
   return rows;
 }
@@ -294,8 +294,7 @@ int run_benchmark(const Options& options) {
 
 int list_rows() {
   for (const Row& row : all_rows()) {
-    std::printf("%-13s %s%s\n", row.name, row.title,
-                row.when == Row::Run::WhenNamed ? " (only when named in --only)" : "");
+    std::printf("%-13s %s\n", row.name, row.title);
   }
   return 0;
 }
