@@ -134,19 +134,10 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level, For
   return {};
 }
 
-bool set_level(std::string_view name) {
-  const auto found = std::find(kLevels.begin(), kLevels.end(), name);
-  if (found == kLevels.end()) return false;
-  const auto level = static_cast<spdlog::level::level_enum>(found - kLevels.begin());
+void set_level(spdlog::level::level_enum level) {
   current()->set_level(level);
   // A user who asks for more detail wants to see it at once.
   current()->flush_on(std::min(level, spdlog::level::info));
-  return true;
-}
-
-std::string_view level() {
-  const auto at = static_cast<std::size_t>(current()->level());
-  return at < kLevels.size() ? kLevels[at] : "off";
 }
 
 std::string formatted(Format format, bool to_journal, spdlog::level::level_enum level,

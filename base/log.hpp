@@ -24,13 +24,8 @@ enum class Format { Text, Json };
 Result<void> start(const std::string& file, spdlog::level::level_enum level,
                    Format format = Format::Text);
 
-// The names of the levels, indexed by spdlog's numbers.
-inline constexpr std::array<std::string_view, 5> kLevels{"trace", "debug", "info", "warn", "error"};
-static_assert(spdlog::level::trace == 0 && spdlog::level::err == 4);
-
-// May be called at any time from any thread. Returns false if there is no such level.
-bool set_level(std::string_view name);
-std::string_view level();
+// May be called at any time from any thread.
+void set_level(spdlog::level::level_enum level);
 
 // Redirects stderr to the log's file, so that the last messages of a process without a terminal are
 // kept (an uncaught exception, an assertion, a sanitizer's report). Returns false if the log is not

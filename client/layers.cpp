@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <new>
 #include <system_error>
 
 #include "base/thread.hpp"
-#include "client/sentence.hpp"
 #include "client/signals_blocked.hpp"
 #include "client/stream.hpp"
 

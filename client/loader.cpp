@@ -2,7 +2,6 @@
 // The functions of loader.h.
 #include "client/include/sluice/loader.h"
 
-#include <climits>
 #include <cstddef>
 #include <memory>
 #include <span>

@@ -5,7 +5,6 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -172,9 +171,6 @@ Result<Transfer> by_engine(Library& library, const Request& request) {
   Memory& memory = request.buffer.memory();
   if (request.direction == Direction::Write) {
     return engine.write(file, memory, request.segments[0], request.route);
-  }
-  if (request.segments.size() == 1) {
-    return engine.read(file, memory, request.segments[0], request.route);
   }
   return engine.read(file, memory, request.segments, request.route);
 }

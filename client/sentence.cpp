@@ -7,8 +7,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/log.hpp"
-
 namespace sluice {
 namespace {
 

@@ -13,12 +13,13 @@ if(SLUICE_NVCC AND NOT nvcc_failed)
   message(STATUS "GPU kernels: compiled by ${SLUICE_NVCC}")
 else()
   message(STATUS "GPU kernels: those of the tree, as there is no nvcc that works")
+  file(ARCHIVE_EXTRACT INPUT ${kernel_folder}/ptx.tar.xz DESTINATION ${CMAKE_BINARY_DIR}/generated TOUCH)
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernel_folder}/ptx.tar.xz)
 endif()
 
 foreach(kernel gather checksum)
-  set(kernel_ptx ${kernel_folder}/${kernel}.ptx)
+  set(kernel_ptx ${CMAKE_BINARY_DIR}/generated/${kernel}.ptx)
   if(SLUICE_NVCC AND NOT nvcc_failed)
-    set(kernel_ptx ${CMAKE_BINARY_DIR}/generated/${kernel}.ptx)
     add_custom_command(OUTPUT ${kernel_ptx} DEPENDS ${kernel_folder}/${kernel}.cu
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/generated
       COMMAND ${SLUICE_NVCC} ${kernel_flags} -o ${kernel_ptx} ${kernel_folder}/${kernel}.cu VERBATIM)

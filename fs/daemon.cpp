@@ -297,10 +297,10 @@ class Daemon {
     const int code = store.error().code;
     switch (code) {
       case EPROTONOSUPPORT:
-        why +=
-            "is of version " + std::to_string(report.schema_found) + ", this Sluice reads up to " +
-            std::to_string(RocksStore::kSchemaVersion) +
-            "; upgrade Sluice, or move the directory away (it costs access counts, nothing else)";
+        why += "is of version " + std::to_string(report.schema_found) + ", this Sluice reads " +
+               std::to_string(RocksStore::kSchemaVersion) +
+               "; use the Sluice that made it, or move the directory away (it costs access "
+               "counts, nothing else)";
         break;
       case EBUSY:
         why += "is in use by another mount; give each pool a --state directory of its own";
@@ -320,7 +320,7 @@ class Daemon {
 
   // Makes the mount use the live ones of these options.
   void apply(const MountOptions& options) {
-    log::set_level(options.log_level);
+    log::set_level(spdlog::level::from_str(options.log_level));
     auto limits = Migration::Limits::Same;
     for (const TierSettings& each : tier_settings(options)) {
       Tier* const tier = pool_->by_name(each.name);

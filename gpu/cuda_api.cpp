@@ -46,7 +46,6 @@ void find_memory(Symbols& symbols, CudaApi& api) {
   symbols.need(api.cuMemFree, "cuMemFree_v2");
   symbols.need(api.cuMemGetAddressRange, "cuMemGetAddressRange_v2");
   symbols.need(api.cuPointerGetAttribute, "cuPointerGetAttribute");
-  symbols.need(api.cuPointerGetAttributes, "cuPointerGetAttributes");
   symbols.need(api.cuMemHostRegister, "cuMemHostRegister_v2");
   symbols.need(api.cuMemHostUnregister, "cuMemHostUnregister");
   symbols.need(api.cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");
@@ -69,7 +68,6 @@ void find_streams(Symbols& symbols, CudaApi& api) {
   symbols.need(api.cuStreamDestroy, "cuStreamDestroy_v2");
   symbols.need(api.cuStreamSynchronize, "cuStreamSynchronize");
   symbols.need(api.cuStreamQuery, "cuStreamQuery");
-  symbols.need(api.cuStreamWaitEvent, "cuStreamWaitEvent");
   symbols.need(api.cuEventCreate, "cuEventCreate");
   symbols.need(api.cuEventDestroy, "cuEventDestroy_v2");
   symbols.need(api.cuEventRecord, "cuEventRecord");

@@ -194,8 +194,6 @@ struct CudaApi {
   CUresult (*cuMemGetAddressRange)(CUdeviceptr* base, std::size_t* size, CUdeviceptr address);
   CUresult (*cuPointerGetAttribute)(void* value, CUpointer_attribute attribute,
                                     CUdeviceptr address);
-  CUresult (*cuPointerGetAttributes)(unsigned count, CUpointer_attribute* attributes, void** values,
-                                     CUdeviceptr address);
   CUresult (*cuMemHostRegister)(void* address, std::size_t size, unsigned flags);
   CUresult (*cuMemHostUnregister)(void* address);
   CUresult (*cuMemHostGetDevicePointer)(CUdeviceptr* device, void* host, unsigned flags);
@@ -213,7 +211,6 @@ struct CudaApi {
   CUresult (*cuStreamDestroy)(CUstream stream);
   CUresult (*cuStreamSynchronize)(CUstream stream);
   CUresult (*cuStreamQuery)(CUstream stream);
-  CUresult (*cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags);
   CUresult (*cuEventCreate)(CUevent* event, unsigned flags);
   CUresult (*cuEventDestroy)(CUevent event);
   CUresult (*cuEventRecord)(CUevent event, CUstream stream);

@@ -58,11 +58,6 @@ Engine::Engine(Settings settings)
 
 Engine::~Engine() = default;
 
-Result<Transfer> Engine::read(const EngineFile& file, Memory& memory, const Segment& segment,
-                              Route wanted) {
-  return read(file, memory, std::span(&segment, 1), wanted);
-}
-
 Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
                               std::span<const Segment> segments, Route wanted) {
   for (const Segment& segment : segments) {

@@ -100,14 +100,11 @@ class Engine {
   bool is_enabled() const { return settings_.enabled; }
   Devices& devices() { return devices_; }
 
-  // Reads file[file_offset, +length) to memory[memory_offset, +length). Returns fewer bytes only at
-  // the end of the file, or if it was cancelled. ERANGE: the memory has no such range. EOPNOTSUPP:
-  // `wanted` can't be taken for this file and memory. Errors of the disk are returned as they are;
-  // EIO, ENODEV or ENOMEM come from the GPU.
-  Result<Transfer> read(const EngineFile& file, Memory& memory, const Segment& segment,
-                        Route wanted = Route::Auto);
-  // Reads all segments, in any order. The returned route is that of the largest segment. If it was
-  // cancelled, the last ones are not read: Transfer::left.
+  // For each segment, in any order, reads file[file_offset, +length) to memory[memory_offset,
+  // +length). Returns fewer bytes only at the end of the file, or if it was cancelled: then the
+  // last ones are not read (Transfer::left). The returned route is that of the largest segment.
+  // ERANGE: the memory has no such range. EOPNOTSUPP: `wanted` can't be taken for this file and
+  // memory. Errors of the disk are returned as they are; EIO, ENODEV or ENOMEM come from the GPU.
   Result<Transfer> read(const EngineFile& file, Memory& memory, std::span<const Segment> segments,
                         Route wanted = Route::Auto);
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <concepts>
 
 #include "metadata/decay.hpp"
@@ -21,7 +20,6 @@ constexpr std::size_t kOpensAt = 17;
 constexpr std::size_t kGpuBytesAt = 25;
 constexpr std::size_t kRecentAt = 33;
 constexpr std::size_t kSinceAt = 41;
-static_assert(kGpuBytesAt + sizeof(std::uint64_t) == kFirstHeatBytes);
 static_assert(kSinceAt + sizeof(std::int64_t) == kHeatBytes);
 
 constexpr std::size_t kTimeAt = 1;
@@ -106,24 +104,16 @@ std::array<char, kHeatBytes> encode_heat(const Heat& heat) {
 }
 
 Result<Heat> decode_heat(std::string_view bytes) {
-  const auto is = [&](std::uint8_t version, std::size_t length) {
-    return bytes.size() == length && bytes[kVersionAt] == static_cast<char>(version);
-  };
-  const bool is_first = is(kFirstHeatVersion, kFirstHeatBytes);
-  if (!is_first && !is(kHeatVersion, kHeatBytes)) return Error(EUCLEAN, "decode heat");
-  Heat heat{
+  if (bytes.size() != kHeatBytes || bytes[kVersionAt] != static_cast<char>(kHeatVersion)) {
+    return Error(EUCLEAN, "decode heat");
+  }
+  const Heat heat{
       .score = std::bit_cast<double>(get_little<std::uint64_t>(&bytes[kScoreAt])),
       .last_access = static_cast<std::int64_t>(get_little<std::uint64_t>(&bytes[kLastAccessAt])),
       .opens = get_little<std::uint64_t>(&bytes[kOpensAt]),
-      .gpu_bytes = get_little<std::uint64_t>(&bytes[kGpuBytesAt])};
-  if (is_first) {
-    // Counts of even accesses are in proportion to their half-lives.
-    constexpr std::chrono::hours kUsualHalfLife(7 * 24);
-    heat.recent = heat.score * (std::chrono::duration<double>(kRecentHalfLife) / kUsualHalfLife);
-  } else {
-    heat.recent = std::bit_cast<double>(get_little<std::uint64_t>(&bytes[kRecentAt]));
-    heat.since = static_cast<std::int64_t>(get_little<std::uint64_t>(&bytes[kSinceAt]));
-  }
+      .gpu_bytes = get_little<std::uint64_t>(&bytes[kGpuBytesAt]),
+      .recent = std::bit_cast<double>(get_little<std::uint64_t>(&bytes[kRecentAt])),
+      .since = static_cast<std::int64_t>(get_little<std::uint64_t>(&bytes[kSinceAt]))};
   if (!is_storable(heat)) return Error(EUCLEAN, "decode heat");
   return heat;
 }

@@ -18,8 +18,6 @@
 namespace sluice {
 
 // On disk: never renumber.
-inline constexpr std::uint8_t kFirstHeatVersion = 1;  // ends before `recent`
-inline constexpr std::size_t kFirstHeatBytes = 33;
 inline constexpr std::uint8_t kHeatVersion = 2;
 inline constexpr std::size_t kHeatBytes = 49;
 inline constexpr std::uint8_t kReceiptVersion = 1;
@@ -35,8 +33,7 @@ inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
 
 // Version, score, last_access, opens, gpu_bytes, recent, since; little-endian, no padding.
-// REQUIRES: is_storable(heat); otherwise the result cannot be decoded. Records of the first version
-// are read as if their accesses had been even for a long time.
+// REQUIRES: is_storable(heat); otherwise the result cannot be decoded.
 std::array<char, kHeatBytes> encode_heat(const Heat& heat);
 Result<Heat> decode_heat(std::string_view bytes);
 

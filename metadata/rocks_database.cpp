@@ -245,8 +245,8 @@ Result<std::unique_ptr<RocksStore::Database>> RocksStore::Database::open(
   if (contents == StoreDirectory::Contents::Database) {
     report.schema_found = SLUICE_TRY(stored_schema(home.path(), report.reason));
   }
-  if (report.schema_found > kSchemaVersion) {
-    report.reason = "the database was made by a newer version of Sluice";
+  if (report.schema_found != 0 && report.schema_found != kSchemaVersion) {
+    report.reason = "the database was made by another version of Sluice";
     return Error(EPROTONOSUPPORT, "open metadata store");
   }
   rocksdb::DBOptions options = database_options();
@@ -258,9 +258,7 @@ Result<std::unique_ptr<RocksStore::Database>> RocksStore::Database::open(
                                           &database->handle_.handles, &raw);
   database->handle_.db.reset(raw);
   if (!status.ok()) return failure(status, "open metadata store", report.reason);
-  if (report.schema_found != kSchemaVersion) {
-    SLUICE_TRY(database->upgrade(report.schema_found, report.reason));
-  }
+  if (report.schema_found == 0) SLUICE_TRY(database->write_schema(report.reason));
   return database;
 }
 
@@ -309,10 +307,7 @@ Result<std::uint64_t> RocksStore::Database::last_key(Family from, std::string& r
   return std::uint64_t{0};
 }
 
-Result<void> RocksStore::Database::upgrade(std::uint32_t /*found*/, std::string& reason) {
-  // From 1 to 2: the column family `times`, which open() has created. From 2 to 3: version 2 of the
-  // records of heat; those of version 1 can still be read, and become version 2 when they are added
-  // to. From 3 to 4: the column family `request`, which open() has created.
+Result<void> RocksStore::Database::write_schema(std::string& reason) {
   rocksdb::WriteBatch batch;
   Status status =
       batch.Put(family(Family::Config), kSchemaKey, slice(encode_schema(kSchemaVersion)));

@@ -79,9 +79,7 @@ class RocksStore::Database {
  private:
   Database() = default;
 
-  // Upgrades a database of schema `found` (0: just created) to kSchemaVersion. A step from version
-  // n to n + 1 must run before the version is written, and must be repeatable after a crash.
-  Result<void> upgrade(std::uint32_t found, std::string& reason);
+  Result<void> write_schema(std::string& reason);
 
   RocksHandle handle_;
 };

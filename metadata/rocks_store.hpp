@@ -32,7 +32,7 @@ enum class Family : std::size_t;  // a column family, see rocks_database.hpp
 class RocksStore final : public Store {
  public:
   // On disk: never renumber. Raise it with any change that this version would misunderstand.
-  static constexpr std::uint32_t kSchemaVersion = 4;
+  static constexpr std::uint32_t kSchemaVersion = 5;
 
   // What open() found, also if it failed.
   struct OpenReport {
@@ -44,8 +44,9 @@ class RocksStore final : public Store {
   // Opens the database in `directory`, and creates it if there is none (the parent of the directory
   // must exist). Scores halve every `half_life`; with zero they never decay. The half-life may
   // differ from last time; it applies to what is stored from then on. Fails with EBUSY if the
-  // directory is in use, with EPROTONOSUPPORT if a newer Sluice made the database (it is not
-  // changed; the report has its version), or with the error of the disk (ENOSPC, EROFS, EACCES).
+  // directory is in use, with EPROTONOSUPPORT if another version of Sluice made the database (it
+  // is not changed; the report has its version), or with the error of the disk (ENOSPC, EROFS,
+  // EACCES).
   static Result<std::unique_ptr<RocksStore>> open(const std::string& directory,
                                                   std::chrono::seconds half_life,
                                                   OpenReport* report = nullptr);

@@ -32,7 +32,7 @@ install_private(sluice $<TARGET_FILE:sluice> ${system_libraries} ${library_priva
 set(copyright ${CMAKE_CURRENT_BINARY_DIR}/copyright)
 add_custom_command(OUTPUT ${copyright} DEPENDS sluice debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE $<TARGET_FILE:sluice> ${copyright} VERBATIM)
-add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice-lab sluice_client sluice_manuals)
+add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice-lab sluice_client sluice_hf3fs sluice_manuals)
 if(TARGET sluice_dropin)
   add_dependencies(sluice_packages sluice_dropin)
 endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """wheel.py LIBRARY FOLDER: makes a wheel of the Python package that contains LIBRARY, a libsluice.so.1 as SLUICE_WHEEL
-builds it, and prints its path. The wheel's tag is the oldest C library that LIBRARY runs with (PEP 600)."""
+builds it, and libsluice_hf3fs.so.1 beside it, and prints its path. The wheel's tag is the oldest C library that LIBRARY runs with (PEP 600)."""
 import base64
 import csv
 import hashlib
@@ -46,7 +46,8 @@ def files_of(library, tag, project):
     for path in sorted([*PACKAGE.glob("sluice/**/*"), PACKAGE / "_sluice_accelerate.py", PACKAGE / "sluice-accelerate.pth"]):
         if path.is_file() and "__pycache__" not in path.parts:
             yield str(path.relative_to(PACKAGE)), path.read_bytes()
-    yield "sluice/lib/libsluice.so.1", pathlib.Path(library).read_bytes()
+    for name in ("libsluice.so.1", "libsluice_hf3fs.so.1"):
+        yield f"sluice/lib/{name}", (pathlib.Path(library).parent / name).read_bytes()
     info = f"sluice-{project['version']}.dist-info"
     yield f"{info}/METADATA", "\n".join([
         "Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}",

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The encoding of an intent; see docs/metadata-format.md.
-#include <algorithm>
-
 #include "tiering/intent.hpp"
 
 namespace sluice {
@@ -9,8 +7,6 @@ namespace {
 
 // On disk: docs/metadata-format.md
 constexpr std::uint8_t kFormat = 3;
-constexpr std::uint8_t kFormatWithoutTimes = 2;     // without `original.shown`
-constexpr std::uint8_t kFormatWithoutOriginal = 1;  // without `original`
 
 void put_number(std::string& out, std::uint64_t value) {
   for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<char>(value >> shift));
@@ -77,12 +73,7 @@ class Reader {
 }  // namespace
 
 std::string encode_steps(const std::vector<Step>& steps) {
-  // What is recorded while a tier is away may stay for long. An earlier version, which would drop
-  // what it can't read, can read that.
-  const bool has_times = std::any_of(steps.begin(), steps.end(), [](const Step& step) {
-    return step.original.shown != ShownBefore{};
-  });
-  std::string out(1, static_cast<char>(has_times ? kFormat : kFormatWithoutTimes));
+  std::string out(1, static_cast<char>(kFormat));
   put_number(out, steps.size());
   for (const Step& step : steps) {
     out.push_back(static_cast<char>(step.kind));
@@ -92,7 +83,6 @@ std::string encode_steps(const std::vector<Step>& steps) {
     put_number(out, step.subject.generation);
     put_number(out, static_cast<std::uint64_t>(step.original.size));
     put_number(out, static_cast<std::uint64_t>(step.original.mtime));
-    if (!has_times) continue;
     put_number(out, static_cast<std::uint64_t>(step.original.shown.ctime));
     put_number(out, static_cast<std::uint64_t>(step.original.shown.birth));
   }
@@ -100,8 +90,7 @@ std::string encode_steps(const std::vector<Step>& steps) {
 }
 
 Result<std::vector<Step>> decode_steps(std::string_view bytes) {
-  const auto format = bytes.empty() ? 0 : static_cast<std::uint8_t>(bytes[0]);
-  if (format < kFormatWithoutOriginal || format > kFormat)
+  if (bytes.empty() || bytes[0] != static_cast<char>(kFormat))
     return Error(EUCLEAN, "decode intent: unknown format");
   Reader in(bytes.substr(1));
   const std::uint64_t count = in.number();
@@ -115,14 +104,10 @@ Result<std::vector<Step>> decode_steps(std::string_view bytes) {
     step.to = in.place();
     step.subject.id = InodeId{in.number()};
     step.subject.generation = static_cast<std::uint32_t>(in.number());
-    if (format >= kFormatWithoutTimes) {
-      step.original.size = static_cast<std::int64_t>(in.number());
-      step.original.mtime = static_cast<std::int64_t>(in.number());
-    }
-    if (format >= kFormat) {
-      step.original.shown.ctime = static_cast<std::int64_t>(in.number());
-      step.original.shown.birth = static_cast<std::int64_t>(in.number());
-    }
+    step.original.size = static_cast<std::int64_t>(in.number());
+    step.original.mtime = static_cast<std::int64_t>(in.number());
+    step.original.shown.ctime = static_cast<std::int64_t>(in.number());
+    step.original.shown.birth = static_cast<std::int64_t>(in.number());
     steps.push_back(std::move(step));
   }
   if (!in.ok() || !in.at_end()) return Error(EUCLEAN, "decode intent: wrong length");

@@ -2,7 +2,6 @@
 #include "tiering/pin.hpp"
 
 #include <array>
-#include <string_view>
 
 #include "base/file_at.hpp"
 

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/file_at.hpp"
 #include "tiering/copier.hpp"

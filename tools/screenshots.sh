@@ -12,8 +12,6 @@ sluice=${1:-$repo/build/release/bin/sluice}
 fail() { echo "screenshots: $*" >&2; exit 1; }
 ((EUID == 0)) || fail "loop devices and mounts need root"
 [[ -x $sluice ]] || fail "$sluice does not exist; build it first: cmake --workflow --preset release"
-lab=$(dirname "$sluice")/sluice-lab
-[[ -x $lab ]] || fail "$lab does not exist; build it first"
 
 # In its own mount namespace, so that /mnt of the machine is not touched and nothing stays mounted.
 if [[ ! ${SLUICE_PICTURES:-} ]]; then SLUICE_PICTURES=1 exec unshare --mount "$0" "$sluice"; fi
@@ -34,7 +32,6 @@ for tier in nvme=6G ssd=14G hdd=40G; do
   mount -o loop "$folder/$name.img" "/mnt/$name"
 done
 mkdir /mnt/pool
-"$lab" tracegen --objects 3000 --days 7 --accesses 200000 --zipf 0.9 --drift 0.05 --scan 1 -o "$folder/week.csv" >/dev/null
 "$sluice" mount --tier nvme=/mnt/nvme --tier ssd=/mnt/ssd --tier hdd=/mnt/hdd --bandwidth 24MiB --state "$folder/state" /mnt/pool
-PYTHONDONTWRITEBYTECODE=1 python3 "$repo/tests/web/pictures.py" "$sluice" "$folder/week.csv" "$repo/docs/images"
+PYTHONDONTWRITEBYTECODE=1 python3 "$repo/tests/web/pictures.py" "$sluice" "$repo/docs/images"
 ls -l "$repo/docs/images"

@@ -102,8 +102,6 @@ class ControlServer::Handler {
       last = tree(request.value("path", ""));
     } else if (verb == "pins") {
       last = pins();
-    } else if (verb == "log-level") {
-      last = log_level(request.value("level", ""));
     } else if (verb == "set") {
       last = set(request);
     } else if (verb == "reload") {
@@ -703,13 +701,6 @@ class ControlServer::Handler {
                              : parts_.options.end_trial(name);
     if (!changed) return {{"error", changed.error().text()}};
     return {{"from", changed->from}, {"value", changed->to}, {"trial", request.contains("value")}};
-  }
-
-  json log_level(const std::string& wanted) {
-    const std::string before(log::level());
-    if (const auto set = parts_.options.try_out("log_level", wanted); !set)
-      return {{"error", set.error().text()}};
-    return {{"before", before}, {"level", wanted}};
   }
 
   void trace() {

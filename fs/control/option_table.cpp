@@ -132,8 +132,8 @@ constexpr std::array kTable{
         .is_live = true,
         .fallback = "info",
         .help = "trace, debug, info, warn or error",
-        .details = "How much is logged: trace, debug, info, warn or error. `sluice log-level` "
-                   "changes it until the next reload.",
+        .details = "How much is logged: trace, debug, info, warn or error. `sluice set log_level "
+                   "debug` changes it until the next reload.",
         .words = "trace debug info warn error",
         .placeholder = "LEVEL",
     },

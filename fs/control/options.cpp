@@ -49,8 +49,8 @@ class TomlReader {
       } else if (const OptionSpec* spec = find_mount_option(key)) {
         SLUICE_TRY(set(*spec, line, *node, &options_));
       } else if (find_option(Group::Debug, key) != nullptr) {
-        return at(line, std::string(key) + " is now in the table [debug]: put it below a line " +
-                            "[debug], after the options of the mount");
+        return at(line, std::string(key) + " belongs to [debug]: put it below a line [debug], " +
+                            "after the options of the mount");
       } else {
         return at(line, "unknown key '" + log::escaped(key) + "'" + did_you_mean(key, top_keys()));
       }
@@ -245,13 +245,10 @@ Result<void> apply_config_text(std::string_view text, const std::string& file,
 Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
                                MountOptions& options, const std::string& base) {
   for (const auto& spec : option_table()) {
-    if (!is_of_mount(spec) && spec.group != Group::Debug) continue;
+    if (!is_of_mount(spec)) continue;
     const std::string name = variable_name(spec);
     const char* value = variable(name.c_str());
     if (value == nullptr) continue;
-    if (spec.group == Group::Debug) {
-      return moved_to_debug(name, "SLUICE_DEBUG=" + std::string(spec.name) + "=" + value);
-    }
     SLUICE_TRY(apply_option(spec, name, value, options, base));
   }
   if (const char* debug = variable("SLUICE_DEBUG")) {
@@ -289,10 +286,6 @@ Result<void> apply_debug(const std::string& source, const std::string& text,
     SLUICE_TRY(set_text(*spec, who, std::string(part.substr(equals + 1)), &options));
   }
   return {};
-}
-
-Error moved_to_debug(const std::string& source, const std::string& spelling) {
-  return bad_option(source + " is now " + log::escaped(spelling));
 }
 
 Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options,

@@ -138,9 +138,6 @@ Result<void> apply_option(const OptionSpec& spec, const std::string& source,
                           const std::string& base = {});
 // Applies --debug NAME=VALUE[,NAME=VALUE]...
 Result<void> apply_debug(const std::string& source, const std::string& text, MountOptions& options);
-// The error for an option of the group `debug` that was given in its old form: "SOURCE is now
-// SPELLING".
-Error moved_to_debug(const std::string& source, const std::string& spelling);
 // Adds the tier of --tier NAME=PATH[,KEY=VALUE]...; the keys are those of [[tier]].
 Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options,
                          const std::string& base = {});

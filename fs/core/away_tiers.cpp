@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/core/away_tiers.hpp"
 
-#include <algorithm>
 #include <string>
 
 #include "tiering/intent.hpp"

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "fs/core/budget_tree.hpp"
-#include "fs/core/no_waiting.hpp"
 
 namespace sluice {
 namespace {

@@ -21,9 +21,7 @@ Result<Transfer> GpuFiles::read(InodeId id, Memory& memory, std::span<const Segm
   const UseGuard guard(file);
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
   const EngineFile from{.fd = fd->get(), .user = user, .is_cancelled = std::move(is_cancelled)};
-  const auto done = segments.size() == 1
-                        ? parts_.engine.use().read(from, memory, segments[0], wanted)
-                        : parts_.engine.use().read(from, memory, segments, wanted);
+  const auto done = parts_.engine.use().read(from, memory, segments, wanted);
   if (done) parts_.accesses.note_gpu_read(file, fd, done->bytes);
   return done;
 }

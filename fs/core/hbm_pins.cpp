@@ -47,7 +47,6 @@ void HbmPins::start() {
   while (std::getline(in, id, '\0') && std::getline(in, path, '\0')) {
     char* rest = nullptr;
     const InodeId file{std::strtoull(id.c_str(), &rest, 10)};
-    // Lists of earlier versions have no user.
     pins_[file] = {path, static_cast<uid_t>(std::strtoul(rest, nullptr, 10))};
   }
   if (!pins_.empty()) begin();

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <utility>
 
 #include "base/file_at.hpp"

@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "fs/core/guards.hpp"
 #include "tiering/census.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/relocate.hpp"

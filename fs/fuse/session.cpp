@@ -11,16 +11,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 #include <thread>
 
 #include "base/log.hpp"
-#include "base/small_file.hpp"
 #include "base/thread.hpp"
 #include "fs/fuse/noted_request.hpp"
 #include "fs/fuse/operations.hpp"

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <unordered_map>
 
 #include "base/log.hpp"

@@ -10,6 +10,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -493,7 +494,7 @@ TEST_F(RealGpuTest, ProcessExecutesRequestsIfTheDaemonHasNoGpu) {
     expect(call(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request) == "ENODEV", "registered");
     Engine engine({});
     const auto borrowed = borrow_device(device, memory.address(), kMemory);
-    const auto done = engine.read({.fd = file.get()}, *borrowed, {3, 0, kFile});
+    const auto done = engine.read({.fd = file.get()}, *borrowed, std::array{Segment{3, 0, kFile}});
     expect(done && done->bytes == kFile, "the engine in this process");
     expect(memory.content(3, kFile) == content_, "wrong bytes");
   });

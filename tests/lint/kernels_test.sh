@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../../gpu/kernels"
 for source in *.cu; do
   ptx=${source%.cu}.ptx
-  if ! head -n 1 "$ptx" | grep -qF "$(sha256sum <"$source" | cut -d' ' -f1)"; then
-    echo "gpu/kernels/$ptx is not that of $source: run tools/update-kernels.sh where there is nvcc" >&2
+  if ! tar -xOf ptx.tar.xz "$ptx" | sed -n 1p | grep -qF "$(sha256sum <"$source" | cut -d' ' -f1)"; then
+    echo "$ptx in gpu/kernels/ptx.tar.xz is not that of $source: run tools/update-kernels.sh where there is nvcc" >&2
     exit 1
   fi
 done

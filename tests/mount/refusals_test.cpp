@@ -63,7 +63,6 @@ TEST_F(RefusalsTest, OutputThatCannotBeWrittenMakesEveryVerbFail) {
       {"tier", {"add", "spare=" + spare, mount}},
       {"trace", {"record", "-o", "-", "--for", "0s", mount}},
       {"gpu", {"read", "--host", file}},
-      {"log-level", {"info", mount}},
       {"doctor", {mount}},
       {"bundle", {"--output", base_ / "bundle.tar", mount}},
       {"fsck", {"--help"}},  // the pool is mounted

@@ -233,13 +233,13 @@ TEST_F(WatchTest, LogCanBeJsonAndItsLevelCanChange) {
     return out;
   };
   EXPECT_EQ(levels(), std::set<std::string>{"info"});
-  const CommandResult louder = tell({"log-level", "debug"});
+  const CommandResult louder = tell({"set", "log_level", "debug"});
   ASSERT_TRUE(louder.ok()) << louder.err;
-  EXPECT_NE(louder.out.find("debug (was info)"), std::string::npos) << louder.out;
+  EXPECT_NE(louder.out.find("info -> debug"), std::string::npos) << louder.out;
   // Refused, which is logged at debug.
   EXPECT_NE(::setxattr(root().c_str(), "user.sluice.tier", "none", 4, 0), 0);
   EXPECT_EQ(levels(), (std::set<std::string>{"debug", "info"}));  // without waiting for more
-  EXPECT_EQ(control({{"verb", "log-level"}, {"level", "a\\b"}}).at("error"),
+  EXPECT_EQ(control({{"verb", "set"}, {"name", "log_level"}, {"value", "a\\b"}}).at("error"),
             R"(log_level must be one of trace, debug, info, warn, error, not "a\x5cb")");
 }
 

@@ -26,7 +26,7 @@ apt-get -q -y -o Dpkg::Use-Pty=0 install /packages/*.deb >/tmp/apt.log 2>&1 || {
 for package in sluice sluice-lab libsluice1 libsluice-dev python3-sluice; do
   [[ $(dpkg-query -W -f '${db:Status-Status}' $package) == installed ]] || fail "$package is not installed"
 done
-missing=$(ldd /usr/bin/sluice /usr/bin/sluice-lab /usr/lib/*/libsluice.so.1 | grep 'not found' || true)
+missing=$(ldd /usr/bin/sluice /usr/bin/sluice-lab /usr/lib/*/libsluice.so.1 /usr/lib/*/libsluice_hf3fs.so.1 | grep 'not found' || true)
 [[ ! $missing ]] || fail "libraries are missing: $missing"
 outside=$(ldd /usr/bin/sluice /usr/bin/sluice-lab | grep '=> /' | grep -v /sluice/private/ | awk '{print $1}' | grep -vEf /packages/system-libraries || true)
 [[ ! $outside ]] || fail "linked with libraries that no package of Sluice depends on: $outside"

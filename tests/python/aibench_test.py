@@ -21,7 +21,6 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-import aibench_parts  # noqa: E402
 import aibench_report  # noqa: E402
 from aibench_site import Content, Model, torch  # noqa: E402
 
@@ -144,13 +143,6 @@ class AibenchTest(unittest.TestCase):
                 found = child("save", {"SLUICE_ACCELERATE": value}, path=f"{folder}/file", size=1 << 25, rounds=0)
                 self.assertEqual(found["accelerated"], expected)
                 self.assertEqual(os.listdir(folder), [])
-
-    def test_reads_a_second_in_any_words(self):
-        for answer, expected in (({"reads/s": 5}, 5), ({"reads_per_s": 2.5}, 2.5), ({"text": "4 KiB: 1.25 M reads/s"}, 1.25e6),
-                                 ({"text": "12,500 reads/s, p50"}, 12500), ({"text": "reads/s: 77.5"}, 77.5)):
-            self.assertEqual(aibench_parts._reads_a_second(answer), expected)
-        with self.assertRaisesRegex(aibench_parts.Skip, "no reads/s"):
-            aibench_parts._reads_a_second({"text": "all went well"})
 
     def test_bars_are_missed_and_met(self):
         rows = [aibench_report.Row("load", "one file, 8 GiB", "sluice.load_safetensors", "GB/s", True, [40, 46, 50], [0.2])]

@@ -282,22 +282,6 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuPointerGetAttributes(unsigned size, CUpointer_attribute* attributes, void** values,
-                                CUdeviceptr address) {
-  FAKE_CUDA_BEGIN("cuPointerGetAttributes", nullptr);
-  for (unsigned i = 0; i < size; ++i) {
-    const bool wide = attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
-                      attributes[i] != CU_POINTER_ATTRIBUTE_IS_MANAGED &&
-                      attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
-                      attributes[i] != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-                      attributes[i] != CU_POINTER_ATTRIBUTE_MAPPED;
-    // Unlike cuPointerGetAttribute, this call returns zeroes for an unknown pointer.
-    std::memset(values[i], 0, wide ? 8 : 4);
-    cuPointerGetAttribute(values[i], attributes[i], address);
-  }
-  return CUDA_SUCCESS;
-}
-
 CUresult cuMemHostRegister_v2(void* address, std::size_t size, unsigned flags) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemHostRegister", &device);

@@ -271,21 +271,6 @@ CUresult cuStreamQuery(CUstream handle) {
   return stream->is_idle() ? lost(device) : CUDA_ERROR_NOT_READY;
 }
 
-CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
-  int device = 0;
-  FAKE_CUDA_BEGIN("cuStreamWaitEvent", &device);
-  FakeStream* stream = fake().stream_of(handle, device);
-  const auto event = event_of(event_handle);
-  if (stream == nullptr || !event) return CUDA_ERROR_INVALID_HANDLE;
-  std::uint64_t number = 0;
-  {
-    const MutexLock lock(event->mutex);
-    number = event->recorded;
-  }
-  stream->put([=] { wait_for(*event, number); });
-  return CUDA_SUCCESS;
-}
-
 CUresult cuEventCreate(CUevent* handle, unsigned) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuEventCreate", &device);

@@ -1,4 +1,4 @@
-"""pictures.py SLUICE TRACE OUT: fills the pool at /mnt/pool with typical files of a GPU server, uses it, and takes the
+"""pictures.py SLUICE OUT: fills the pool at /mnt/pool with typical files of a GPU server, uses it, and takes the
 screenshots of the documentation. Run by tools/screenshots.sh."""
 
 import base64
@@ -11,7 +11,7 @@ from html import escape
 
 from browser import Browser
 
-sluice, trace, out = sys.argv[1:]
+sluice, out = sys.argv[1:]
 pool = "/mnt/pool"
 MIB = 1 << 20
 
@@ -109,7 +109,7 @@ def main():
     use()
     subprocess.run(["sync"], check=True)
     subprocess.run([sluice, "plan", pool], check=True, stdout=subprocess.DEVNULL)
-    web = subprocess.Popen([sluice, "web", "--port", "0", "--trace", trace, pool],
+    web = subprocess.Popen([sluice, "web", "--port", "0", pool],
                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     address = web.stdout.readline().strip()
     browser = Browser()
@@ -123,7 +123,6 @@ def main():
         work(16)
         os.setxattr(os.path.join(pool, "datasets/imagenet/val.tar"), "user.sluice.tier", b"nvme")
         work(6)
-        browser.wait("document.querySelector('#replay svg')")
         browser.run("[...document.querySelectorAll('#hottest .file')].find(n => n.title.includes('00001-of')).click()")
         browser.wait("document.querySelectorAll('#story dt').length > 2")
         top = subprocess.run([sluice, "top", "--once", "--color", "always", pool], check=True, capture_output=True, text=True,
@@ -133,7 +132,7 @@ def main():
         browser.resize(390, 844, phone=True)
         browser.open(address)
         work(12)
-        browser.wait("document.querySelectorAll('#map .tile').length > 3 && document.querySelector('#replay svg')")
+        browser.wait("document.querySelectorAll('#map .tile').length > 3")
         browser.screenshot(os.path.join(out, "web-phone-dark.png"), height=1400)
         browser.resize(900, 300)
         browser.open("data:text/html;base64," + base64.b64encode(terminal_page(top.rstrip("\n")).encode()).decode())

@@ -482,11 +482,6 @@ constexpr std::array kSubverbs{
 
 }  // namespace
 
-int command_gpu(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "bench") {
-    return report_moved("gpu bench", "sluice-lab gpu-bench");
-  }
-  return run_subverb(argc, argv, kSubverbs);
-}
+int command_gpu(int argc, char** argv) { return run_subverb(argc, argv, kSubverbs); }
 
 }  // namespace sluice::tools::cli

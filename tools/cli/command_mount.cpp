@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -81,7 +80,6 @@ struct Flags {
   std::vector<std::string> mount_options;
   std::vector<std::string> debug;
   std::map<std::string_view, std::string> values;  // of those given, by the name in the file
-  std::optional<Error> moved;                      // a flag that has another spelling now
   std::string directory = absolute_path(".");      // that relative paths start at
 };
 
@@ -99,21 +97,6 @@ void add_flag(Arguments& arguments, Flags& flags, const OptionSpec& spec) {
   }
 }
 
-// Options of the group `debug` once had flags of their own.
-void add_moved_flag(Arguments& arguments, Flags& flags, const OptionSpec& spec) {
-  const auto refuse = [&flags, &spec](const std::string& flag, const std::string& value) {
-    flags.moved = moved_to_debug(flag, "--debug " + std::string(spec.name) + "=" + value);
-  };
-  const std::string flag = flag_name(spec);
-  if (spec.kind != OptionSpec::Kind::Switch) {
-    arguments.option_call(flag, [=](const std::string& value) { refuse(flag, value); });
-    return;
-  }
-  const std::string off = "--no-" + flag.substr(2);
-  arguments.flag(flag, [=] { refuse(flag, "on"); });
-  arguments.flag(off, [=] { refuse(off, "off"); });
-}
-
 void add_flags(Arguments& arguments, Flags& flags) {
   arguments.option("-c,--config", flags.config);
   arguments.option("--tier", flags.tiers);
@@ -121,7 +104,6 @@ void add_flags(Arguments& arguments, Flags& flags) {
   arguments.option("--debug", flags.debug);
   for (const auto& spec : option_table()) {
     if (is_of_mount(spec)) add_flag(arguments, flags, spec);
-    if (spec.group == OptionSpec::Group::Debug) add_moved_flag(arguments, flags, spec);
   }
 }
 
@@ -147,7 +129,6 @@ Result<void> apply_flags(const Flags& flags, MountOptions& options) {
 
 // If `text` is empty, it becomes that of the configuration file; otherwise it is used instead.
 Result<void> read_options(const Flags& flags, std::string& text, MountOptions& options) {
-  if (flags.moved) return *flags.moved;
   std::string config = flags.config;
   if (const char* named = std::getenv("SLUICE_CONFIG"); config.empty() && named != nullptr) {
     config = named;

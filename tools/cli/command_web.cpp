@@ -9,22 +9,18 @@
 
 #include "base/http_server.hpp"
 #include "base/log.hpp"
-#include "base/path.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
-#include "tools/common/mount_status.hpp"
 #include "tools/web/handler.hpp"
 
 namespace sluice::tools::cli {
 namespace {
 
-constexpr HelpText kHelp{
-    .usage = "sluice web [--port N] [--trace FILE] [MOUNT]",
-    .options = R"(      --port N      listen on this port (9465); 0: any free port
-      --trace FILE  replay this trace and show how policies compare
-  -h, --help        short help (-h) or full help (--help)
+constexpr HelpText kHelp{.usage = "sluice web [--port N] [MOUNT]",
+                         .options = R"(      --port N  listen on this port (9465); 0: any free port
+  -h, --help    short help (-h) or full help (--help)
 )",
-    .details = R"(
+                         .details = R"(
 Serves a web page that shows the mount: how full the tiers are and their activity,
 moves as they happen, GPU reads by route, the hottest files, which directories use the
 space and how hot they are, and for any file what 'sluice explain' says.
@@ -35,16 +31,12 @@ is read-only. From another machine use a tunnel, then open the same address ther
 
   ssh -L 9465:127.0.0.1:9465 HOST
 
-With a trace from 'sluice trace record', the page also shows how many accesses a larger
-or smaller fastest tier would serve, with Sluice's policy and others
-(docs/simulator.md).
-
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount. docs/web.md has details.
 
 Examples:
   sluice web
-  sluice web --port 0 --trace week.csv /mnt/pool
+  sluice web --port 0 /mnt/pool
 
 Exit status: 0 ended, 1 failed (port in use), 2 wrong usage.
 )"};
@@ -60,10 +52,9 @@ std::string describe_listen(int code, unsigned port) {
 
 int command_web(int argc, char** argv) {
   Arguments arguments;
-  std::string given, trace;
+  std::string given;
   unsigned port = 9465;
   arguments.option("--port", port);
-  arguments.option("--trace", trace);
   arguments.option("MOUNT", given);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   if (port > 65535) return misuse("web", "--port must be a number from 0 to 65535");
@@ -72,11 +63,6 @@ int command_web(int argc, char** argv) {
   // A user without permission gets the error now, and not on the page.
   const auto answer = ask_daemon(*mount, {{"verb", "activity"}});
   if (!answer) return fail("web", answer.error().text());
-  const auto& tiers = member_of(answer->last, "tiers");
-  const std::string fastest = tiers.is_array() && !tiers.empty() ? text_of(tiers[0], "name") : "";
-  if (!trace.empty() && ::access(trace.c_str(), R_OK) < 0)
-    return fail("web", "--trace " + log::escaped(trace) + ": " + std::strerror(errno));
-  if (!trace.empty()) trace = real_path(trace);
   // A mount that contains the current directory of a process cannot be unmounted.
   if (::chdir("/") < 0) return fail("web", std::string("/: ") + std::strerror(errno));
 
@@ -92,13 +78,11 @@ int command_web(int argc, char** argv) {
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
   const std::string token = web::make_token();
-  const web::WebReplay replay(trace, fastest);
-  web::WebHandler handler(*mount, token, replay);
+  web::WebHandler handler(*mount, token);
   const auto server =
       HttpServer::listen_on(loopback_address(static_cast<std::uint16_t>(port)), "sluice-web",
                             [&](const HttpRequest& request) { return handler.answer(request); });
-  // Exit at once: the destructor of the replay would first read all of a large trace.
-  if (!server) std::_Exit(fail("web", describe_listen(server.error().code, port)));
+  if (!server) return fail("web", describe_listen(server.error().code, port));
   std::fprintf(stderr,
                "sluice: web: serving %s; open this address in a browser, press Ctrl-C to end\n",
                log::escaped(*mount).c_str());

@@ -13,7 +13,6 @@ int command_explain(int argc, char** argv);
 int command_fsck(int argc, char** argv);
 int command_gpu(int argc, char** argv);
 int command_init(int argc, char** argv);
-int command_log_level(int argc, char** argv);
 int command_mount(int argc, char** argv);
 int command_move(int argc, char** argv);
 int command_moves(int argc, char** argv);

@@ -11,9 +11,9 @@
 #include <initializer_list>
 #include <utility>
 
+#include "base/mount_lines.hpp"
 #include "base/unique_fd.hpp"
 #include "tools/cli/doctor.hpp"
-#include "tools/common/mounts.hpp"
 #include "tools/common/output.hpp"
 
 namespace sluice::tools::cli {

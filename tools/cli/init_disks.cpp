@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/mount_lines.hpp"
 #include "base/units.hpp"
-#include "tools/common/mounts.hpp"
 
 namespace sluice::tools::cli {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/cli/init_models.hpp"
 
-#include <algorithm>
-
 #include "tools/common/output.hpp"
 
 namespace sluice::tools::cli {

@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "base/log.hpp"
+#include "base/mount_lines.hpp"
 #include "base/small_file.hpp"
-#include "tools/common/mounts.hpp"
 #include "tools/common/output.hpp"
 
 namespace sluice::tools::cli {

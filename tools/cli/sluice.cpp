@@ -29,25 +29,19 @@ constexpr std::array kVerbs{
     Verb{"tier", "run, pause or resume migration; add, drain or replace a tier", command_tier},
     Verb{"trace", "record accesses for the simulator", command_trace},
     Verb{"gpu", "read files into GPU memory", command_gpu},
-    Verb{"log-level", "change how much a running mount logs", command_log_level},
     Verb{"doctor", "check what this machine supports, and what to fix", command_doctor},
     Verb{"bundle", "collect data for a problem report, without file names", command_bundle},
     Verb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 
-constexpr std::array kMoved{
-    MovedVerb{"simulate", "sluice-lab simulate"},
-};
-
 }  // namespace
-
 }  // namespace sluice::tools::cli
 
 const std::string_view sluice::tools::kProgramName = "sluice";
 
 int main(int argc, char** argv) {
   sluice::keep_cufile_log_away();  // before threads start and before the daemon forks
-  return sluice::tools::run_program({sluice::tools::kProgramName, "sluice <verb> [options] <path>",
-                                     sluice::tools::cli::kVerbs, sluice::tools::cli::kMoved},
-                                    argc, argv);
+  return sluice::tools::run_program(
+      {sluice::tools::kProgramName, "sluice <verb> [options] <path>", sluice::tools::cli::kVerbs},
+      argc, argv);
 }

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "fs/control/option_table.hpp"
 #include "tools/common/manual.hpp"

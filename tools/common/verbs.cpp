@@ -88,9 +88,6 @@ int run(const Program& program, int argc, char** argv) {
   for (const auto& verb : program.verbs) {
     if (verb.name == word) return verb.run(argc - 1, argv + 1);
   }
-  for (const auto& verb : program.moved) {
-    if (verb.name == word) return report_moved(verb.name, verb.now);
-  }
   return report_unknown(std::string(program.name), word, program.verbs);
 }
 
@@ -180,10 +177,6 @@ int run_subverb(int argc, char** argv, std::span<const Verb> subverbs) {
     return each.run(argc - 1, argv + 1);
   }
   return report_unknown(program + ": " + argv[0], word, subverbs);
-}
-
-int report_moved(std::string_view verb, std::string_view now) {
-  return misuse(verb, "moved to sluice-lab; run '" + std::string(now) + "'");
 }
 
 int fail(std::string_view verb, std::string_view message) {

@@ -29,17 +29,10 @@ struct Verb {
   int (*run)(int argc, char** argv);
 };
 
-// A verb that is now in another program.
-struct MovedVerb {
-  std::string_view name;
-  std::string_view now;  // the command that replaces it: "sluice-lab simulate"
-};
-
 struct Program {
   std::string_view name;
   std::string_view usage;  // "sluice <verb> [options] <path>"
   std::span<const Verb> verbs;
-  std::span<const MovedVerb> moved = {};
 };
 
 // The whole program: runs the verb that argv[1] names, or prints the help. An exception that
@@ -49,9 +42,6 @@ int run_program(const Program& program, int argc, char** argv);
 // A verb that consists of verbs, like `sluice tier run`: runs the one that argv[1] names. That
 // verb's argv[0] is "tier run". Reports an error if there is no such verb.
 int run_subverb(int argc, char** argv, std::span<const Verb> subverbs);
-
-// Says which command replaces a verb, and returns kUsage.
-int report_moved(std::string_view verb, std::string_view now);
 
 // Prints "sluice: VERB: MESSAGE" to stderr and returns kFailed.
 int fail(std::string_view verb, std::string_view message);

@@ -27,7 +27,7 @@ constexpr HelpText kHelp{
       --host          read into host memory; without a GPU this option is required
       --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,pageable,cufile,gds
       --phases NAMES  what to measure, separated by commas; default: all, which are
-                      cold,loads,warm,sizes,beside,write,register,checksum
+                      cold,loads,warm,sizes,beside
       --rounds N      number of measurements of each; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
       --json FILE     write every sample, and percentiles of small reads; - is standard output
@@ -41,8 +41,8 @@ daemon (ioctl on the mount) and by the engine in this process, route by route; b
 with its best settings; and by mmap and cuMemcpyHtoD. Two upper bounds are measured
 beside them: the copy from pinned memory and the disk's O_DIRECT rate. The phases cover
 a warm and a cold page cache, loads one after another, reads from 4 KiB to the whole file
-by 1 to 16 threads, the latency of small reads, also beside large ones, CPU time (the
-daemon's included), writes, and the time to register a buffer.
+by 1 to 16 threads, the latency of small reads, also beside large ones, and CPU time
+(the daemon's included).
 
 A kernel on the GPU compares every word with the content of the file; of small reads,
 the last 64 of each thread. The test file has a known pattern. It is created as
@@ -62,7 +62,7 @@ Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage.
 struct Request {
   std::string path, gpu = "0", routes = "auto,staged,mapped,pageable,cufile,gds", json,
                     color = "auto";
-  std::string size, phases = "cold,loads,warm,sizes,beside,write,register,checksum";
+  std::string size, phases = "cold,loads,warm,sizes,beside";
   unsigned rounds = 0;
   bool quick = false, host = false;
 };
@@ -161,9 +161,7 @@ int command_gpu_bench(int argc, char** argv) {
                   "--routes must be a list of auto, gds, cufile, mapped, staged, pageable, host");
   const std::vector<std::string> phases = split(request.phases);
   if (!are_phases(phases))
-    return misuse(
-        kVerb,
-        "--phases must be a list of cold, loads, warm, sizes, beside, write, register, checksum");
+    return misuse(kVerb, "--phases must be a list of cold, loads, warm, sizes, beside");
   const unsigned rounds = request.rounds > 0 ? request.rounds : request.quick ? 2 : 5;
 
   Bench bench;

@@ -11,11 +11,7 @@ int command_tracegen(int argc, char** argv);
 int command_gpu_bench(int argc, char** argv);
 
 namespace bench {
-int command_cufilebench(int argc, char** argv);
 int command_fsbench(int argc, char** argv);
-int command_heatbench(int argc, char** argv);
-int command_movebench(int argc, char** argv);
-int command_planbench(int argc, char** argv);
 }  // namespace bench
 
 }  // namespace sluice::tools::lab

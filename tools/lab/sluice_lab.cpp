@@ -14,14 +14,9 @@ constexpr std::array kVerbs{
     Verb{"tracegen", "generate a trace for the simulator", command_tracegen},
     Verb{"gpu-bench", "measure every route to GPU memory, side by side", command_gpu_bench},
     Verb{"fsbench", "measure filesystem operations, side by side", bench::command_fsbench},
-    Verb{"movebench", "measure migration, and reads meanwhile", bench::command_movebench},
-    Verb{"heatbench", "measure the cost of counting accesses", bench::command_heatbench},
-    Verb{"planbench", "measure the planner", bench::command_planbench},
-    Verb{"cufilebench", "measure small reads through cuFile", bench::command_cufilebench},
 };
 
 }  // namespace
-
 }  // namespace sluice::tools::lab
 
 const std::string_view sluice::tools::kProgramName = "sluice-lab";

@@ -162,7 +162,6 @@ HttpResponse WebHandler::api(const HttpRequest& request) {
   if (what == "activity") return activity();
   if (what == "moves") return moves();
   if (what == "prices") return prices();
-  if (what == "replay") return json_response(replay_.state());
   if (what != "explain" && what != "tree") return HttpResponse::error("404 Not Found");
   const auto path = request.parameter("path");
   if (!path || path->find('\0') != std::string::npos)

@@ -4,7 +4,6 @@
 // - activity, tree?path=/a, prices: as the control socket answers (docs/control.md)
 // - moves: `pending`, `receipts`, and `rows` (the same with bursts of small moves summed up)
 // - explain?path=/a/b: `path` and `lines`, each with `label` and `text`
-// - replay: `state` (none, running, failed, done), `done`, `total`, `error`, `trace`, `results`
 // Paths are percent-encoded. An error has an HTTP status and `error`, a sentence.
 //
 // Access: the page's own files are public, everything else needs the token. Pages of other sites,
@@ -22,7 +21,6 @@
 #include "base/http_server.hpp"
 #include "base/mutex.hpp"
 #include "tools/common/control_client.hpp"
-#include "tools/web/replay.hpp"
 
 namespace sluice::tools::web {
 
@@ -35,9 +33,8 @@ class WebHandler {
   // that a mount hangs.
   static constexpr int kMostAtOnce = 8;
 
-  // `replay` outlives it.
-  WebHandler(std::string mount, std::string token, const WebReplay& replay)
-      : mount_(std::move(mount)), token_(std::move(token)), replay_(replay) {}
+  WebHandler(std::string mount, std::string token)
+      : mount_(std::move(mount)), token_(std::move(token)) {}
 
   HttpResponse answer(const HttpRequest& request);
 
@@ -56,7 +53,6 @@ class WebHandler {
 
   const std::string mount_;
   const std::string token_;
-  const WebReplay& replay_;
   std::atomic<int> at_work_{0};
   std::atomic<bool> is_scanning_{false};  // the thread below, which sets it last
   Mutex mutex_;

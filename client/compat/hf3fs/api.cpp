@@ -6,22 +6,38 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
+#include <new>
 
-#include "base/small_file.hpp"
-#include "client/barrier.hpp"
+#include "base/mount_lines.hpp"
 #include "client/compat/hf3fs/handles.hpp"
-#include "client/include/sluice/ring.h"
+#include "client/include/sluice/ioctl.h"
+
+#define SLUICE_API extern "C" __attribute__((visibility("default")))
 
 namespace sluice::hf3fs {
 namespace {
 
+thread_local std::string t_said;  // hf3fs_error()
+
+// The boundary to C. Runs `work`, which returns a Result; an Error becomes a negative errno.
 template <typename Work>
 int call(const char* what, Work work) noexcept {
-  return static_cast<int>(barrier(what, kNowhere, work));
+  try {
+    const Result<std::int64_t> result = work();
+    if (result) return static_cast<int>(*result);
+    const Error& error = result.error();
+    t_said = error.detail ? *error.detail : std::string(what) + ": " + error.text();
+    return -error.code;
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;
+  } catch (...) {  // by mistake; the host program must not end
+    return -EIO;
+  }
 }
 
 Result<void> copy_mount_point(char (&to)[256], const char* from) {
@@ -37,12 +53,8 @@ Result<int> hand_over(std::unique_ptr<Iov> made, struct hf3fs_iov* iov, const vo
                       const char* mount_point, std::size_t block_size, int numa) {
   *iov = {};
   SLUICE_TRY(copy_mount_point(iov->mount_point, mount_point));
-  Memory& memory = made->buffer->memory();
-  iov->base = memory.device() == nullptr
-                  ? reinterpret_cast<std::uint8_t*>(memory.host())
-                  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA programs use pointers.
-                  : reinterpret_cast<std::uint8_t*>(memory.address());
-  iov->size = memory.length();
+  iov->base = static_cast<std::uint8_t*>(sluice_buffer_memory(made->buffer));
+  iov->size = made->size;
   iov->block_size = block_size;
   iov->numa = numa;
   std::memcpy(iov->id, id, sizeof iov->id);
@@ -73,15 +85,15 @@ std::string name_of(const std::uint8_t* id) {
 }
 
 void publish(Iov& iov, const std::uint8_t* id) {
-  const auto shared = iov.buffer->share();
-  if (!shared) return;
+  struct sluice_shared_buffer shared {};
+  if (sluice_buffer_export(iov.buffer, &shared) < 0) return;
   const std::string name = name_of(id);
   const UniqueFd file(
       ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   // Without this file, the memory can be used only in this process.
   if (!file) return;
   iov.name = name;
-  if (::write(file.get(), &*shared, sizeof *shared) != sizeof *shared) ::unlink(name.c_str());
+  if (::write(file.get(), &shared, sizeof shared) != sizeof shared) ::unlink(name.c_str());
 }
 
 Result<struct sluice_shared_buffer> look_up(const std::uint8_t* id) {
@@ -99,57 +111,56 @@ Result<struct sluice_shared_buffer> look_up(const std::uint8_t* id) {
   return shared;
 }
 
-std::unique_ptr<Iov> wrap(std::unique_ptr<Buffer> buffer) {
+// The number of the GPU that has the memory; -1: the CPU can use it.
+int gpu_of(const void* memory) {
+  const CudaApi* const cuda = Registry::get().cuda(false);
+  if (cuda == nullptr) return -1;
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  const auto attribute = [&](CUpointer_attribute which) {
+    unsigned value = 0;
+    return cuda->cuPointerGetAttribute(&value, which, address) == CUDA_SUCCESS ? value : 0;
+  };
+  if (attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE) != CU_MEMORYTYPE_DEVICE ||
+      attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED) != 0)
+    return -1;
+  return static_cast<int>(attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
+}
+
+Result<std::unique_ptr<Iov>> wrap(int code, sluice_buffer* buffer, std::size_t size) {
+  if (code < 0) return error_of(code);
   auto iov = std::make_unique<Iov>();
-  iov->buffer = std::move(buffer);
+  iov->buffer = buffer;
+  iov->size = size;
+  iov->gpu = gpu_of(sluice_buffer_memory(buffer));
   return iov;
 }
 
-Result<Device*> device_of(int number) {
-  Devices* devices = SLUICE_TRY(Library::get().devices());
-  for (const auto& device : devices->all()) {
-    if (device->ordinal() == number) {
-      Library::get().note(*device);
-      return device.get();
-    }
-  }
-  return Error{ENODEV, "unknown GPU"};
+Result<std::unique_ptr<Iov>> import(const struct sluice_shared_buffer& shared) {
+  sluice_buffer* buffer = nullptr;
+  const int code = sluice_buffer_import(&shared, &buffer);
+  return wrap(code, buffer, shared.length);
 }
 
-std::string unescaped(const std::string& field) {
-  std::string out;
-  for (std::size_t i = 0; i < field.size(); ++i) {
-    if (field[i] == '\\' && i + 3 < field.size()) {
-      out += static_cast<char>(std::strtol(field.substr(i + 1, 3).c_str(), nullptr, 8));
-      i += 3;
-    } else {
-      out += field[i];
-    }
-  }
-  return out;
+Result<std::array<std::uint8_t, 16>> new_id() {
+  std::array<std::uint8_t, 16> id{};
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
+    return Error::last("create an id for the memory");
+  return id;
+}
+
+Result<const CudaApi*> cuda_of(int gpu) {
+  const CudaApi* const cuda = Registry::get().cuda(true);
+  int count = 0;
+  if (cuda == nullptr || cuda->cuDeviceGetCount(&count) != CUDA_SUCCESS || gpu < 0 || gpu >= count)
+    return Error{ENODEV, "unknown GPU"};
+  return cuda;
 }
 
 // The mount point of the Sluice mount that contains `path`; empty if there is none, or if a mount
 // of another kind below it contains `path`.
 std::string mount_point_of(const std::string& path) {
-  std::istringstream mounts(text_of_file("/proc/self/mountinfo"));
-  std::string longest;
-  bool is_ours = false;
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream fields(line);
-    std::string field, point, type;
-    for (int i = 0; i < 5; ++i) fields >> point;
-    while (fields >> field && field != "-") {
-    }
-    fields >> type;
-    point = unescaped(point);
-    const bool covers = path.starts_with(point) &&
-                        (point == "/" || path.size() == point.size() || path[point.size()] == '/');
-    if (!covers || point.size() < longest.size()) continue;
-    longest = point;
-    is_ours = type == "fuse.sluice";
-  }
-  return is_ours ? longest : std::string();
+  const auto mount = mount_holding(mount_lines(), path);
+  return mount && mount->type == "fuse.sluice" ? mount->point : std::string();
 }
 
 int create_ior(struct hf3fs_ior* ior, const char* mount_point, int entries, bool for_read,
@@ -209,13 +220,13 @@ SLUICE_API int hf3fs_iovcreate(struct hf3fs_iov* iov, const char* hf3fs_mount_po
                                size_t block_size, int numa) {
   return call("create memory", [&]() -> Result<std::int64_t> {
     if (iov == nullptr) return Error{EINVAL, "iov must not be NULL"};
-    auto made = wrap(SLUICE_TRY(Buffer::create_shared(size)));
-    std::uint8_t id[16];
-    if (::getrandom(id, sizeof id, 0) != sizeof id)
-      return Error::last("create an id for the memory");
-    publish(*made, id);
-    return std::int64_t{
-        SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, block_size, numa))};
+    sluice_buffer* buffer = nullptr;
+    const int code = sluice_buffer_create(size, &buffer);
+    auto made = SLUICE_TRY(wrap(code, buffer, size));
+    const auto id = SLUICE_TRY(new_id());
+    publish(*made, id.data());
+    return std::int64_t{SLUICE_TRY(
+        hand_over(std::move(made), iov, id.data(), hf3fs_mount_point, block_size, numa))};
   });
 }
 
@@ -226,8 +237,7 @@ SLUICE_API int hf3fs_iovopen(struct hf3fs_iov* iov, const uint8_t id[16],
     if (iov == nullptr || id == nullptr) return Error{EINVAL, "iov and id must not be NULL"};
     const auto shared = SLUICE_TRY(look_up(id));
     if (size > shared.length) return Error{EINVAL, "the memory is smaller than the requested size"};
-    auto buffer = SLUICE_TRY(Buffer::import(Library::get(), shared));
-    auto made = wrap(std::move(buffer));
+    auto made = SLUICE_TRY(import(shared));
     return std::int64_t{
         SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, block_size, numa))};
   });
@@ -255,8 +265,9 @@ SLUICE_API int hf3fs_iovwrap(struct hf3fs_iov* iov, void* base, const uint8_t id
                              int numa) {
   return call("wrap memory", [&]() -> Result<std::int64_t> {
     if (iov == nullptr || id == nullptr) return Error{EINVAL, "iov and id must not be NULL"};
-    auto buffer = SLUICE_TRY(Buffer::create(Library::get(), base, size));
-    auto made = wrap(std::move(buffer));
+    sluice_buffer* buffer = nullptr;
+    const int code = sluice_buffer_register(base, size, &buffer);
+    auto made = SLUICE_TRY(wrap(code, buffer, size));
     return std::int64_t{
         SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, block_size, numa))};
   });
@@ -265,7 +276,8 @@ SLUICE_API int hf3fs_iovwrap(struct hf3fs_iov* iov, void* base, const uint8_t id
 SLUICE_API size_t hf3fs_ior_size(int entries) {
   std::uint32_t places = 1;
   while (places < SLUICE_RING_MAX_ENTRIES && static_cast<int>(places) < entries) places *= 2;
-  return ring_size(places, places);
+  return SLUICE_RING_HEADER_SIZE +
+         places * (sizeof(struct sluice_ring_entry) + sizeof(struct sluice_ring_completion));
 }
 
 SLUICE_API int hf3fs_iorcreate(struct hf3fs_ior* ior, const char* hf3fs_mount_point, int entries,
@@ -313,9 +325,10 @@ SLUICE_API int hf3fs_reg_fd(int fd, uint64_t) {
     // 1 or more, so that the negative number is not 0.
     UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 1));
     if (!copy) return Error::last("duplicate the descriptor");
-    auto file = SLUICE_TRY(File::borrow(copy.get()));
+    sluice_file* file = nullptr;
+    if (const int failed = sluice_open_fd(copy.get(), &file); failed < 0) return error_of(failed);
     name = -copy.get();
-    auto made = std::make_shared<Registered>(std::move(copy), std::move(file));
+    auto made = std::make_shared<Registered>(std::move(copy), file);
     registry.files[fd] = made;
     registry.files[name] = std::move(made);
     return 0;
@@ -357,9 +370,8 @@ SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov
     const int mode = ::fcntl(file->fd.get(), F_GETFL) & O_ACCMODE;
     if (mode == (read ? O_WRONLY : O_RDONLY))
       return Error{EACCES, "the file is not open for this operation"};
-    const Segment segment{static_cast<std::uint64_t>(to - iov->base), off, len};
-    return std::int64_t{SLUICE_TRY(ring->put(read ? SLUICE_RING_READ : SLUICE_RING_WRITE, file,
-                                             *iov_of(iov), segment, userdata))};
+    const auto at = static_cast<std::uint64_t>(to - iov->base);
+    return std::int64_t{SLUICE_TRY(ring->put(read, file, *iov_of(iov), at, off, len, userdata))};
   });
 }
 
@@ -396,10 +408,13 @@ SLUICE_API int hf3fs_punchhole(int fd, int n, const size_t* start, const size_t*
 }
 
 SLUICE_API int hf3fs_gdr_device_count(void) {
-  const int count = call("count GPUs", []() -> Result<std::int64_t> {
-    return static_cast<std::int64_t>(SLUICE_TRY(Library::get().devices())->all().size());
-  });
-  return std::max(count, 0);
+  return std::max(call("count GPUs",
+                       []() -> Result<std::int64_t> {
+                         int count = 0;
+                         SLUICE_TRY(cuda_of(0))->cuDeviceGetCount(&count);
+                         return count;
+                       }),
+                  0);
 }
 
 SLUICE_API bool hf3fs_gdr_available(void) { return hf3fs_gdr_device_count() > 0; }
@@ -409,25 +424,27 @@ SLUICE_API int hf3fs_iovcreate_gpu(struct hf3fs_iov* iov, const char* hf3fs_moun
   return call("create GPU memory", [&]() -> Result<std::int64_t> {
     if (iov == nullptr || size == 0)
       return Error{EINVAL, "iov must not be NULL, and size must not be 0"};
-    Device* device = SLUICE_TRY(device_of(gpu_device_id));
-    const ContextKeeper keeper(Library::get().cuda());
-    SLUICE_TRY(device->enter());
+    const CudaApi& cuda = *SLUICE_TRY(cuda_of(gpu_device_id));
+    const Entered entered(cuda, gpu_device_id);
     CUdeviceptr address = 0;
-    const CUresult code = device->api().cuMemAlloc(&address, size);
-    if (code != CUDA_SUCCESS) return device->failed(code, "allocate GPU memory");
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA programs use pointers.
-    auto buffer = Buffer::create(Library::get(), reinterpret_cast<void*>(address), size);
-    if (!buffer) {
-      device->api().cuMemFree(address);
-      return buffer.error();
+    CUresult said = entered.code();
+    if (said == CUDA_SUCCESS) said = cuda.cuMemAlloc(&address, size);
+    if (said != CUDA_SUCCESS) {
+      return Error{said == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO, "allocate GPU memory",
+                   "allocate GPU memory: " + cuda.text_of(said)};
     }
-    auto made = wrap(*std::move(buffer));
+    sluice_buffer* buffer = nullptr;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA programs use pointers.
+    const int code = sluice_buffer_register(reinterpret_cast<void*>(address), size, &buffer);
+    if (code < 0) {
+      cuda.cuMemFree(address);
+      return error_of(code);
+    }
+    auto made = SLUICE_TRY(wrap(code, buffer, size));
     made->owned = address;
-    std::uint8_t id[16];
-    if (::getrandom(id, sizeof id, 0) != sizeof id)
-      return Error::last("create an id for the memory");
+    const auto id = SLUICE_TRY(new_id());
     return std::int64_t{
-        SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, block_size, -1))};
+        SLUICE_TRY(hand_over(std::move(made), iov, id.data(), hf3fs_mount_point, block_size, -1))};
   });
 }
 
@@ -442,8 +459,9 @@ SLUICE_API int hf3fs_iov_export_gpu(const struct hf3fs_iov* iov, hf3fs_gpu_ipc_h
     static_assert(sizeof(struct sluice_shared_buffer) <= sizeof(hf3fs_gpu_ipc_handle_t));
     if (iov_of(iov) == nullptr || handle == nullptr)
       return Error{EINVAL, "iov and handle must not be NULL"};
-    const ContextKeeper keeper(Library::get().cuda());
-    const auto shared = SLUICE_TRY(iov_of(iov)->buffer->share());
+    struct sluice_shared_buffer shared {};
+    if (const int code = sluice_buffer_export(iov_of(iov)->buffer, &shared); code < 0)
+      return error_of(code);
     *handle = {};
     std::memcpy(handle->bytes, &shared, sizeof shared);
     return 0;
@@ -457,9 +475,8 @@ SLUICE_API int hf3fs_iov_import_gpu(struct hf3fs_iov* iov, const hf3fs_gpu_ipc_h
       return Error{EINVAL, "iov and handle must not be NULL"};
     struct sluice_shared_buffer shared {};
     std::memcpy(&shared, handle->bytes, sizeof shared);
-    auto buffer = SLUICE_TRY(Buffer::import(Library::get(), shared));
-    auto made = wrap(std::move(buffer));
-    std::uint8_t id[16] = {};
+    auto made = SLUICE_TRY(import(shared));
+    const std::uint8_t id[16] = {};
     return std::int64_t{SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, 0, -1))};
   });
 }
@@ -467,21 +484,25 @@ SLUICE_API int hf3fs_iov_import_gpu(struct hf3fs_iov* iov, const hf3fs_gpu_ipc_h
 SLUICE_API void hf3fs_iovdestroy_gpu(struct hf3fs_iov* iov) { hf3fs_iovdestroy(iov); }
 
 SLUICE_API bool hf3fs_iov_is_gpu(const struct hf3fs_iov* iov) {
-  return iov_of(iov) != nullptr && iov_of(iov)->buffer->device() != nullptr;
+  return hf3fs_iov_gpu_device(iov) >= 0;
 }
 
 SLUICE_API int hf3fs_iov_gpu_device(const struct hf3fs_iov* iov) {
-  return hf3fs_iov_is_gpu(iov) ? iov_of(iov)->buffer->device()->ordinal() : -1;
+  return iov_of(iov) != nullptr ? iov_of(iov)->gpu : -1;
 }
 
 SLUICE_API int hf3fs_iovsync_gpu(const struct hf3fs_iov* iov, int) {
   return call("wait for a GPU", [&]() -> Result<std::int64_t> {
-    if (!hf3fs_iov_is_gpu(iov)) return 0;
-    Device& device = *iov_of(iov)->buffer->device();
-    const ContextKeeper keeper(Library::get().cuda());
-    SLUICE_TRY(device.enter());
-    const CUresult code = device.api().cuCtxSynchronize();
-    if (code != CUDA_SUCCESS) return device.failed(code, "wait for a GPU");
+    const int gpu = hf3fs_iov_gpu_device(iov);
+    if (gpu < 0) return 0;
+    const CudaApi& cuda = *SLUICE_TRY(cuda_of(gpu));
+    const Entered entered(cuda, gpu);
+    CUresult said = entered.code();
+    if (said == CUDA_SUCCESS) said = cuda.cuCtxSynchronize();
+    if (said != CUDA_SUCCESS)
+      return Error{EIO, "wait for a GPU", "wait for a GPU: " + cuda.text_of(said)};
     return 0;
   });
 }
+
+SLUICE_API const char* hf3fs_error(void) { return t_said.c_str(); }

@@ -5,12 +5,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 
 namespace sluice::hf3fs {
 
 namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
 
 // Null: not yet created in this process. Never destroyed: programs end while rings are open.
 std::atomic<Registry*> g_registry{nullptr};
@@ -30,57 +33,77 @@ Registry& Registry::get() {
   return *made.release();
 }
 
+const CudaApi* Registry::cuda(bool wanted) {
+  const MutexLock lock(cuda_mutex_);
+  // A program with GPU memory has loaded libcuda.
+  if (cuda_ == nullptr && (wanted || CudaApi::is_in_process())) {
+    if (auto loaded = CudaApi::load()) cuda_ = *std::move(loaded);
+  }
+  return cuda_.get();
+}
+
+Entered::Entered(const CudaApi& cuda, int gpu) : cuda_(cuda), gpu_(gpu) {
+  exchange_mode();
+  cuda_.cuCtxGetCurrent(&before_);
+  CUcontext context = nullptr;
+  code_ = cuda_.cuDevicePrimaryCtxRetain(&context, gpu_);
+  if (code_ == CUDA_SUCCESS) code_ = cuda_.cuCtxSetCurrent(context);
+}
+
+Entered::~Entered() {
+  cuda_.cuCtxSetCurrent(before_);
+  if (code_ == CUDA_SUCCESS) cuda_.cuDevicePrimaryCtxRelease(gpu_);
+  exchange_mode();
+}
+
+void Entered::exchange_mode() {
+  if (cuda_.cuThreadExchangeStreamCaptureMode != nullptr)
+    cuda_.cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
+Error error_of(std::int64_t code) {
+  return {static_cast<int>(-code), "call libsluice", sluice_error()};
+}
+
 Iov::~Iov() {
   Registry& ours = Registry::get();
   {
     const MutexLock lock(ours.mutex);
     for (Ior* ior : ours.iors) ior->forget(*this);
   }
-  // After the rings: their requests register the memory on the files. The files keep the daemon's
-  // ids by the address of the buffer, which the next buffer may get.
-  if (buffer) Library::get().forget(*buffer);
-  if (&registry != &ours) {
-    // The parent still uses the name and the memory, and CUDA does not work in a child.
-    static_cast<void>(buffer.release());
-    return;
-  }
+  // The parent still uses the name and the memory, and CUDA does not work in a child.
+  if (&registry != &ours) return;
   if (!name.empty()) ::unlink(name.c_str());
-  Device* const device = buffer ? buffer->device() : nullptr;
-  if (device == nullptr) return;
-  const ContextKeeper keeper(Library::get().cuda());
-  buffer.reset();  // unmaps memory of another process
-  if (owned != 0 && device->enter()) device->api().cuMemFree(owned);
+  sluice_buffer_unregister(buffer);  // after the rings, and before its memory
+  if (owned == 0) return;
+  const CudaApi& cuda = *registry.cuda(true);
+  const Entered entered(cuda, gpu);
+  if (entered.code() == CUDA_SUCCESS) cuda.cuMemFree(owned);
 }
-
-Registered::Registered(UniqueFd opened, std::unique_ptr<File> made)
-    : fd(std::move(opened)), file(std::move(made)) {
-  Library::get().add(*file);
-}
-
-Registered::~Registered() { Library::get().remove(*file); }
 
 Result<std::unique_ptr<Ior>> Ior::create(int entries) {
   if (entries <= 0) return Error{EINVAL, "a ring must have at least one entry"};
-  auto ring = SLUICE_TRY(Ring::create(Library::get(), static_cast<unsigned>(entries),
-                                      Ring::Servers::DaemonAndProcess));
-  auto ior = std::unique_ptr<Ior>(new Ior(std::move(ring), entries));
+  sluice_ring* ring = nullptr;
+  if (const int code = sluice_ring_create(static_cast<unsigned>(entries), &ring); code < 0)
+    return error_of(code);
+  auto ior = std::unique_ptr<Ior>(new Ior(ring, entries));
   const MutexLock lock(ior->registry_.mutex);
   ior->registry_.iors.insert(ior.get());
   return ior;
 }
 
-Ior::Ior(std::unique_ptr<Ring> ring, int entries)
-    : ring_(std::move(ring)), entries_(entries), userdata_(static_cast<std::size_t>(entries)) {
+Ior::Ior(sluice_ring* ring, int entries)
+    : ring_(ring), entries_(entries), userdata_(static_cast<std::size_t>(entries)) {
   for (int i = entries; i > 0; --i) free_.push_back(i - 1);
 }
 
 Ior::~Ior() {
   {
-    // The ring's destructor waits for requests in progress, which use the files and the memory and
-    // take none of our locks. Until it has returned, the registry knows this object, so forget()
-    // makes those wait who want to free a file or memory. Then it finds nothing.
+    // This waits for requests in progress, which use the files and the memory and take none of our
+    // locks. Until it has returned, the registry knows this object, so forget() makes those wait
+    // who want to free a file or memory. Then it finds nothing.
     const MutexLock lock(mutex_);
-    ring_.reset();
+    sluice_ring_destroy(ring_);
     files_.clear();
     iovs_.clear();
   }
@@ -88,54 +111,67 @@ Ior::~Ior() {
   registry_.iors.erase(this);
 }
 
-Result<int> Ior::put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,
-                     const Segment& segment, const void* userdata) {
+Result<int> Ior::put(bool read, const std::shared_ptr<Registered>& file, Iov& iov,
+                     std::uint64_t memory_offset, std::uint64_t file_offset, std::uint64_t length,
+                     const void* userdata) {
   const MutexLock lock(mutex_);
   auto in_file = files_.find(file.get());
   if (in_file == files_.end()) {
-    const unsigned number = SLUICE_TRY(ring_->add(*file->file));
+    const int number = sluice_ring_add_file(ring_, file->file);
+    if (number < 0) return error_of(number);
     in_file = files_.emplace(file.get(), FileUse{file, number}).first;
   }
   auto in_memory = iovs_.find(&iov);
   if (in_memory == iovs_.end()) {
-    const unsigned number = SLUICE_TRY(ring_->add(*iov.buffer));
+    const int number = sluice_ring_add_buffer(ring_, iov.buffer);
+    if (number < 0) return error_of(number);
     in_memory = iovs_.emplace(&iov, number).first;
   }
   if (free_.empty()) return Error{EAGAIN, "the ring is full"};
   const int index = free_.back();
-  SLUICE_TRY(ring_->put({operation, in_file->second.number, in_memory->second, segment,
-                         static_cast<std::uint64_t>(index)}));
+  const auto request = read ? sluice_ring_read : sluice_ring_write;
+  if (const int code = request(ring_, in_file->second.number, in_memory->second, memory_offset,
+                               length, file_offset, static_cast<std::uint64_t>(index));
+      code < 0)
+    return error_of(code);
   free_.pop_back();
   userdata_[static_cast<std::size_t>(index)] = userdata;
   return index;
+}
+
+Result<void> Ior::submit() {
+  if (const int code = sluice_ring_submit(ring_); code < 0) return error_of(code);
+  return {};
 }
 
 Result<int> Ior::wait(hf3fs_cqe* cqes, int most, int least, const timespec* abs_timeout) {
   least = std::min(least, most);
   int got = 0;
   do {
-    std::optional<std::chrono::nanoseconds> left;
+    timespec left{};
     if (abs_timeout != nullptr) {
-      timespec now{};
-      ::clock_gettime(CLOCK_REALTIME, &now);
-      left = std::chrono::seconds(abs_timeout->tv_sec - now.tv_sec) +
-             std::chrono::nanoseconds(abs_timeout->tv_nsec - now.tv_nsec);
+      ::clock_gettime(CLOCK_REALTIME, &left);
+      const std::int64_t nanoseconds = std::max<std::int64_t>(
+          (abs_timeout->tv_sec - left.tv_sec) * kSecond + abs_timeout->tv_nsec - left.tv_nsec, 0);
+      left = {nanoseconds / kSecond, nanoseconds % kSecond};
     }
     std::array<sluice_ring_completion, 256> done;
     const auto room = std::min<std::size_t>(done.size(), static_cast<std::size_t>(most - got));
     const auto need = static_cast<unsigned>(std::max(least - got, 0));
-    const auto count = ring_->wait({done.data(), room}, need, left);
-    if (failed_with(count, ETIMEDOUT)) break;
-    if (!count && got > 0) break;  // the next call returns the error
-    if (!count) return count.error();
+    const int count = sluice_ring_wait(ring_, done.data(), static_cast<unsigned>(room), need,
+                                       abs_timeout != nullptr ? &left : nullptr);
+    if (count == -ETIMEDOUT) break;
+    if (count < 0 && got > 0) break;  // the next call returns the error
+    if (count < 0) return error_of(count);
+    const auto taken = static_cast<unsigned>(count);
     const MutexLock lock(mutex_);
-    for (unsigned i = 0; i < *count; ++i) {
+    for (unsigned i = 0; i < taken; ++i) {
       const auto index = static_cast<int>(done[i].user_data);
       cqes[got++] = {index, 0, done[i].result, userdata_[done[i].user_data]};
       free_.push_back(index);
     }
-    if (*count < need && *count < room) break;  // the timeout has passed
-    if (*count == 0) break;
+    if (taken < need && taken < room) break;  // the timeout has passed
+    if (taken == 0) break;
   } while (got < least);
   return got;
 }
@@ -144,7 +180,7 @@ void Ior::forget(const Registered& file) {
   const MutexLock lock(mutex_);
   const auto found = files_.find(&file);
   if (found == files_.end()) return;
-  static_cast<void>(ring_->drop_file(found->second.number));
+  static_cast<void>(sluice_ring_drop_file(ring_, found->second.number));
   files_.erase(found);
 }
 
@@ -152,7 +188,7 @@ void Ior::forget(const Iov& iov) {
   const MutexLock lock(mutex_);
   const auto found = iovs_.find(&iov);
   if (found == iovs_.end()) return;
-  static_cast<void>(ring_->drop_buffer(found->second));
+  static_cast<void>(sluice_ring_drop_buffer(ring_, found->second));
   iovs_.erase(found);
 }
 

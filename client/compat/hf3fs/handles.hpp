@@ -12,15 +12,19 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "client/buffer.hpp"
-#include "client/file.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
 #include "client/include/sluice/hf3fs_usrbio.h"
-#include "client/ring.hpp"
+#include "client/include/sluice/ring.h"
+#include "gpu/cuda_api.hpp"
 
 namespace sluice::hf3fs {
 
 class Ior;
 struct Registered;
+
+// The error of a function of libsluice that returned `code`.
+Error error_of(std::int64_t code);
 
 // All objects of the process. After fork(), the child has its own: the parent's locks may be held,
 // and its requests never end there.
@@ -30,29 +34,57 @@ struct Registry {
   // may close the descriptor, and its number may then be reused for one of ours.
   std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);
   std::set<Ior*> iors GUARDED_BY(mutex);
+  // Null: the process does not use CUDA yet, or it can't. With `wanted`, it is loaded.
+  const CudaApi* cuda(bool wanted);
 
   static Registry& get();
+
+ private:
+  Mutex cuda_mutex_;
+  std::unique_ptr<CudaApi> cuda_ GUARDED_BY(cuda_mutex_);
+};
+
+// Makes a GPU's primary context current in this thread, and at the end the one before. Until then,
+// the thread may call CUDA while a graph is captured.
+class Entered {
+ public:
+  Entered(const CudaApi& cuda, int gpu);
+  ~Entered();
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+  CUresult code() const { return code_; }
+
+ private:
+  void exchange_mode();
+
+  const CudaApi& cuda_;
+  const int gpu_;
+  CUcontext before_ = nullptr;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's, once exchanged
+  CUresult code_;
 };
 
 // Memory and its owners.
 struct Iov {
   Registry& registry = Registry::get();  // of the process that made it
-  std::unique_ptr<Buffer> buffer;
-  std::string name;       // path of the file that describes it to other processes; empty: none
+  sluice_buffer* buffer = nullptr;
+  std::size_t size = 0;
+  int gpu = -1;           // -1: host memory
+  std::string name = {};  // path of the file that describes it to other processes; empty: none
   CUdeviceptr owned = 0;  // GPU memory that we must free
   ~Iov();
 };
 
-// A registered descriptor. We keep the file open even if the caller closes the descriptor. The
-// library knows the file, so that Library::forget() reaches it as long as anyone holds it.
+// A registered descriptor. We keep the file open even if the caller closes the descriptor.
 struct Registered {
-  Registered(UniqueFd opened, std::unique_ptr<File> made);
-  ~Registered();
+  Registered(UniqueFd opened, sluice_file* made) : fd(std::move(opened)), file(made) {}
+  ~Registered() { sluice_close(file); }
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
 
   const UniqueFd fd;
-  const std::unique_ptr<File> file;
+  sluice_file* const file;
 };
 
 class Ior {
@@ -66,29 +98,30 @@ class Ior {
   bool is_of_this_process() const { return &registry_ == &Registry::get(); }
   int entries() const { return entries_; }
   // Returns the index of the request.
-  Result<int> put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,
-                  const Segment& segment, const void* userdata);
-  Result<unsigned> submit() { return ring_->submit(); }
+  Result<int> put(bool read, const std::shared_ptr<Registered>& file, Iov& iov,
+                  std::uint64_t memory_offset, std::uint64_t file_offset, std::uint64_t length,
+                  const void* userdata);
+  Result<void> submit();
   Result<int> wait(hf3fs_cqe* cqes, int most, int least, const timespec* abs_timeout);
   // Called when the file or the memory goes away.
   void forget(const Registered& file);
   void forget(const Iov& iov);
 
  private:
-  Ior(std::unique_ptr<Ring> ring, int entries);
+  Ior(sluice_ring* ring, int entries);
 
   Registry& registry_ = Registry::get();
-  std::unique_ptr<Ring> ring_;  // never null before the destructor
+  sluice_ring* const ring_;
   const int entries_;
   Mutex mutex_;
   std::vector<const void*> userdata_ GUARDED_BY(mutex_);  // by index of the request
   std::vector<int> free_ GUARDED_BY(mutex_);              // free indexes
   struct FileUse {
     std::shared_ptr<Registered> file;
-    unsigned number;
+    int number;
   };
   std::unordered_map<const Registered*, FileUse> files_ GUARDED_BY(mutex_);
-  std::unordered_map<const Iov*, unsigned> iovs_ GUARDED_BY(mutex_);
+  std::unordered_map<const Iov*, int> iovs_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::hf3fs

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The functions of 3FS's USRBIO, for files of a Sluice mount. Programs written for USRBIO build and
- * run unchanged, with this directory in the include path and -lsluice. docs/rings.md lists the
- * differences. An ior is a ring of ring.h; an iov is a buffer that the daemon can use.
+ * run unchanged, with this directory in the include path and -lsluice_hf3fs. docs/rings.md lists
+ * the differences. An ior is a ring of ring.h; an iov is a buffer that the daemon can use.
  *
  * Threads: as in 3FS, one thread prepares and submits on an ior, and one waits. All other functions
  * are thread-safe.
@@ -129,6 +129,9 @@ bool hf3fs_iov_is_gpu(const struct hf3fs_iov* iov);
 int hf3fs_iov_gpu_device(const struct hf3fs_iov* iov);
 /* Waits for the work of the GPU. It is not needed after a completion. */
 int hf3fs_iovsync_gpu(const struct hf3fs_iov* iov, int direction);
+
+/* Not in 3FS: describes what failed last in this thread. */
+const char* hf3fs_error(void);
 
 #ifdef __cplusplus
 }

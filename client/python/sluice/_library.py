@@ -146,6 +146,11 @@ def library() -> ctypes.CDLL:
                       "install Sluice, or set SLUICE_LIBRARY to the path of the library")
 
 
+def beside(name: str) -> ctypes.CDLL:
+    """Another library of Sluice, from where libsluice is."""
+    return ctypes.CDLL(os.path.join(os.path.dirname(library()._name), name))
+
+
 def library_version() -> str:
     """The version of the libsluice that is used, such as "0.1.0"."""
     return str(library().sluice_version().decode())

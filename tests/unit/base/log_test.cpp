@@ -68,17 +68,5 @@ TEST(LogFormatTest, JsonIsOneObjectPerLineWhateverTheMessageIs) {
   EXPECT_EQ(message("a\xff\xed\xa0\x80"), "\"a\\\\xff\\\\xed\\\\xa0\\\\x80\"}\n");
 }
 
-TEST(LogLevelTest, IsSetByAValidNameOnly) {
-  const std::string before(level());
-  EXPECT_TRUE(set_level("debug"));
-  EXPECT_EQ(level(), "debug");
-  EXPECT_FALSE(set_level("loud"));
-  EXPECT_FALSE(set_level(""));
-  EXPECT_EQ(level(), "debug");
-  EXPECT_TRUE(set_level("error"));
-  EXPECT_EQ(level(), "error");
-  set_level(before);
-}
-
 }  // namespace
 }  // namespace sluice::log

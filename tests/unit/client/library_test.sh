@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# library_test.sh LIBSLUICE SOURCE C_TEST EXAMPLE LOAD_EXAMPLE: checks which symbols the shared
-# library exports, that it prints nothing, and that the examples work.
+# library_test.sh LIBSLUICE LIBSLUICE_HF3FS SOURCE C_TEST EXAMPLE LOAD_EXAMPLE: checks which symbols the shared
+# libraries export, that they print nothing, and that the examples work.
 set -euo pipefail
-library=$1 source=$2 c_test=$3 example=$4 load_example=$5
+library=$1 hf3fs=$2 source=$3 c_test=$4 example=$5 load_example=$6
 failures=0
 report() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 
-declared=$(grep -hoE '\b(sluice|hf3fs)_[a-z0-9_]+\(' "$source"/client/include/sluice/*.h | tr -d '(' | grep -vx sluice_callback | sed 's/$/@@SLUICE_1/' | sort -u)
-exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
-# Comments mention sluice_error() and others, so every name followed by a parenthesis must be
-# declared.
-[[ $exported == "$declared" ]] || report "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
+# exports LIBRARY PREFIX VERSION: exactly what the headers declare. Comments mention sluice_error() and others, so every
+# name followed by a parenthesis must be declared.
+exports() {
+  local declared exported
+  declared=$(grep -hoE "\b$2_[a-z0-9_]+\(" "$source"/client/include/sluice/*.h | tr -d '(' | grep -vx sluice_callback | sed "s/$/@@$3/" | sort -u)
+  exported=$(nm -D --defined-only "$1" | awk '$2 != "A" {print $3}' | sort)
+  [[ $exported == "$declared" ]] || report "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
+}
+exports "$library" sluice SLUICE_1
+exports "$hf3fs" hf3fs SLUICE_HF3FS_1
 readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || report "the SONAME is another one"
 readelf -d "$library" | grep -q NODELETE || report "dlclose() would take its threads' code away"
 if readelf -d "$library" | grep -E 'NEEDED.*(cuda|cufile|rocksdb|fuse|boost)'; then report "it needs more than it should"; fi

@@ -79,18 +79,6 @@ TEST_F(HbmPinsTest, LimitOutlivesTheMount) {
   EXPECT_EQ(pin(kOfUser, kBob), "ok");
 }
 
-TEST_F(HbmPinsTest, ListWithoutUsersIsRead) {
-  pin_all(0, 2, kAlice);
-  std::string old;
-  for (std::size_t i = 0; i < 2; ++i)
-    old += std::to_string(static_cast<std::uint64_t>(id_of(name(i)))) + '\0' + name(i) + '\0';
-  test::write_file(list_, old);
-  mount();
-  pins().start();
-  EXPECT_EQ(pins().count().all, 2u);
-  EXPECT_EQ(pins().count().most_of_user, 0u) << "they count as root's";
-}
-
 TEST_F(HbmPinsTest, DeletedFilesOfAUserMakeRoomForIt) {
   pin_all(0, kOfUser, kAlice);
   mount();  // so that nobody knows the files

@@ -106,7 +106,7 @@ TEST_F(EngineBatchTest, RegisteredFileIsReadOnlyByTheKernel) {
   const UniqueFd fd = make_file("f", content_);
   wait_until_registrable(fd);
   Target target(&gpu(), kSize);
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->read({fd.get()}, *target, {0, 0, kSize}));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->read({fd.get()}, *target, one({0, 0, kSize})));
   ASSERT_EQ(engine->mapped_bytes(), kSize);
   EXPECT_EQ(expect_batch(fd, content_, some(128, {4096}, 512)).route, Route::Mapped);
   EXPECT_EQ(launches_, 1u);

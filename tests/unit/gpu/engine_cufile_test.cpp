@@ -74,7 +74,7 @@ TEST_F(EngineCuFileTest, ForgettingAFilesystemReleasesAllItsFiles) {
 TEST_F(EngineCuFileTest, ShortTransfersAreContinued) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 1}, Route::CuFile));  // loads it
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 1}), Route::CuFile));  // loads it
   ASSERT_TRUE(FakeGpu::fail_cufile("short:1:100"));
   expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
 }
@@ -82,10 +82,10 @@ TEST_F(EngineCuFileTest, ShortTransfersAreContinued) {
 TEST_F(EngineCuFileTest, ErrorInTheMiddleIsReturned) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 1}, Route::CuFile));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 1}), Route::CuFile));
   ASSERT_TRUE(FakeGpu::fail_cufile("half:2:5"));
-  EXPECT_TRUE(
-      failed_with(engine->read({fd.get()}, *memory, {0, 0, content.size()}, Route::CuFile), EIO));
+  EXPECT_TRUE(failed_with(
+      engine->read({fd.get()}, *memory, one({0, 0, content.size()}), Route::CuFile), EIO));
   FakeGpu::fail_cufile("");
   expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
 }
@@ -93,10 +93,11 @@ TEST_F(EngineCuFileTest, ErrorInTheMiddleIsReturned) {
 TEST_F(EngineCuFileTest, RefusedFileTakesAnotherRouteUnlessCuFileIsRequested) {
   const UniqueFd first = make_file("first", content), fd = make_file("f", content);
   Target memory(&gpu(), content.size());
-  ASSERT_TRUE(engine->read({first.get()}, *memory, {0, 0, 1}, Route::CuFile));
+  ASSERT_TRUE(engine->read({first.get()}, *memory, one({0, 0, 1}), Route::CuFile));
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileHandleRegister:1+:5027"));
   for (const Route route : {Route::CuFile, Route::Gds}) {
-    EXPECT_TRUE(failed_with(engine->read({fd.get()}, *memory, {0, 0, 1000}, route), EOPNOTSUPP));
+    EXPECT_TRUE(
+        failed_with(engine->read({fd.get()}, *memory, one({0, 0, 1000}), route), EOPNOTSUPP));
     EXPECT_FALSE(possibility(fd, route).possible);
     EXPECT_NE(possibility(fd, route).words.find("5027"), std::string::npos);
   }
@@ -107,7 +108,8 @@ TEST_F(EngineCuFileTest, RefusedFileTakesAnotherRouteUnlessCuFileIsRequested) {
 TEST_F(EngineCuFileTest, GdsIsRefusedWithoutADirectPath) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
-  EXPECT_TRUE(failed_with(engine->read({fd.get()}, *memory, {0, 0, 1000}, Route::Gds), EOPNOTSUPP));
+  EXPECT_TRUE(
+      failed_with(engine->read({fd.get()}, *memory, one({0, 0, 1000}), Route::Gds), EOPNOTSUPP));
   EXPECT_NE(possibility(fd, Route::Gds).words.find("nvidia-fs"), std::string::npos);
   EXPECT_TRUE(possibility(fd, Route::CuFile).possible);
   EXPECT_NE(engine->preview({fd.get()}, kMiB, &gpu()).words.find("not gds: "), std::string::npos);
@@ -120,7 +122,7 @@ TEST_F(EngineCuFileTest, LibraryIsNotLoadedWhenTurnedOff) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
   EXPECT_TRUE(
-      failed_with(engine->read({fd.get()}, *memory, {0, 0, 1000}, Route::CuFile), EOPNOTSUPP));
+      failed_with(engine->read({fd.get()}, *memory, one({0, 0, 1000}), Route::CuFile), EOPNOTSUPP));
   EXPECT_EQ(count(FakeCount::Drivers), 0u);
   EXPECT_NE(possibility(fd, Route::CuFile).words.find("gpu_cufile"), std::string::npos);
 }

@@ -46,7 +46,7 @@ TEST_P(EngineNthFaultTest, FailedDriverCallFailsAtMostThatRequest) {
       fail(std::string(call) + ":" + std::to_string(nth) + ":2");
       bool any = false;
       for (const std::uint64_t length : {content.size(), std::size_t{5000}}) {
-        const auto went = engine->read({fd.get()}, **memory, {0, 0, length}, GetParam());
+        const auto went = engine->read({fd.get()}, **memory, one({0, 0, length}), GetParam());
         any |= !went;
         if (went) {
           EXPECT_EQ(went->bytes, length);
@@ -91,7 +91,7 @@ TEST_F(EngineFaultTest, ReadsAreCorrectWithoutPinnedMemory) {
   EXPECT_EQ(expect_read(*engine, fd, content, *memory, {0, 0, 100}, Route::Auto).route,
             Route::Pageable);
   EXPECT_TRUE(
-      failed_with(engine->read({fd.get()}, **memory, {0, 0, 100}, Route::Staged), EOPNOTSUPP));
+      failed_with(engine->read({fd.get()}, **memory, one({0, 0, 100}), Route::Staged), EOPNOTSUPP));
   const auto wrote = engine->write({fd.get()}, **memory, {0, 0, content.size()});
   ASSERT_TRUE(wrote);
   EXPECT_EQ(wrote->why, Why::NotPinned);
@@ -105,12 +105,13 @@ TEST_F(EngineFaultTest, LostGpuIsAnErrorAndHostMemoryKeepsWorking) {
     const UniqueFd fd = make_file("f", content);
     auto memory = target(Route::Auto, content.size());
     fail("cuMemcpyHtoDAsync:5:719");
-    EXPECT_FALSE(engine->read({fd.get()}, **memory, {0, 0, content.size()}, Route::Staged));
+    EXPECT_FALSE(engine->read({fd.get()}, **memory, one({0, 0, content.size()}), Route::Staged));
     EXPECT_TRUE(gpu().is_lost());
     for (const Route route : {Route::Auto, Route::Staged, Route::Pageable, Route::Mapped}) {
       wait_until_registrable(fd);
       for (const std::uint64_t length : {content.size(), std::size_t{100}}) {
-        EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV))
+        EXPECT_TRUE(
+            failed_with(engine->read({fd.get()}, **memory, one({0, 0, length}), route), ENODEV))
             << name_of(route);
       }
     }
@@ -128,10 +129,11 @@ TEST_F(EngineFaultTest, ErrorOfTheFileIsReturned) {
   const UniqueFd directory(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (const Route route : {Route::Auto, Route::Staged, Route::Pageable, Route::Host}) {
     auto memory = target(route, kMiB);
-    EXPECT_TRUE(failed_with(engine->read({directory.get()}, **memory, {0, 0, 1000}, route), EISDIR))
+    EXPECT_TRUE(
+        failed_with(engine->read({directory.get()}, **memory, one({0, 0, 1000}), route), EISDIR))
         << name_of(route);
-    EXPECT_TRUE(failed_with(engine->read({-1}, **memory, {0, 0, 1000}, route), EBADF));
-    EXPECT_TRUE(failed_with(engine->read({-1}, **memory, {0, 0, kMiB}, route), EBADF));
+    EXPECT_TRUE(failed_with(engine->read({-1}, **memory, one({0, 0, 1000}), route), EBADF));
+    EXPECT_TRUE(failed_with(engine->read({-1}, **memory, one({0, 0, kMiB}), route), EBADF));
   }
 }
 

@@ -124,7 +124,7 @@ Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& cont
   if (there > 0) {
     content.copy(expected.data() + segment.memory_offset, there, segment.file_offset);
   }
-  const auto transfer = engine.read({fd.get()}, *target, segment, wanted);
+  const auto transfer = engine.read({fd.get()}, *target, one(segment), wanted);
   if (!transfer) {
     ADD_FAILURE() << transfer.error().operation << ": " << std::strerror(transfer.error().code);
     return {};

@@ -29,6 +29,9 @@ inline Engine::Settings test_settings() {
   return settings;
 }
 
+// For a read of one segment.
+inline std::array<Segment, 1> one(const Segment& segment) { return {segment}; }
+
 // Memory of one kind, filled with kUntouched.
 class Target {
  public:

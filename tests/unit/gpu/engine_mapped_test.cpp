@@ -115,7 +115,7 @@ TEST_F(EngineMappedTest, FileOfSeveralPortionsIsReadAcrossTheirBorders) {
   const UniqueFd fd = make_file("f", content);
   wait_until_registrable(fd);
   Target memory(&gpu(), kAll);
-  const auto all = engine->read({fd.get()}, *memory, {0, 0, kAll}, Route::Mapped);
+  const auto all = engine->read({fd.get()}, *memory, one({0, 0, kAll}), Route::Mapped);
   ASSERT_TRUE(all);
   EXPECT_EQ(all->bytes, kAll);
   EXPECT_EQ(engine->mapped_bytes(), kAll);
@@ -135,7 +135,7 @@ TEST_F(EngineMappedTest, CancelledReadHasTheBytesThatItReports) {
   for (const Route route : {Route::Mapped, Route::Staged, Route::Pageable}) {
     Target memory(&gpu(), kAll);
     const EngineFile file{.fd = fd.get(), .is_cancelled = [] { return true; }};
-    const auto done = engine->read(file, *memory, {0, 0, kAll}, route);
+    const auto done = engine->read(file, *memory, one({0, 0, kAll}), route);
     ASSERT_TRUE(done) << name_of(route);
     EXPECT_GT(done->bytes, 0u) << name_of(route);
     EXPECT_LT(done->bytes, kAll) << name_of(route);
@@ -175,7 +175,7 @@ TEST_F(EngineMappedTest, RecentlyChangedFileIsNotRegistered) {
   EXPECT_EQ(again.why, Why::Changed);
   Target memory(&gpu(), kMiB);
   EXPECT_TRUE(
-      failed_with(engine->read({fd.get()}, *memory, {0, 0, kMiB}, Route::Mapped), EOPNOTSUPP));
+      failed_with(engine->read({fd.get()}, *memory, one({0, 0, kMiB}), Route::Mapped), EOPNOTSUPP));
 }
 
 TEST_F(EngineMappedTest, SmallFilesAreNotRegistered) {
@@ -391,12 +391,12 @@ TEST_F(EngineMappedTest, TruncationDuringAReadIsNotFatal) {
   });
   Target memory(&gpu(), kSize);
   for (int i = 0; i < test::samples(30, 500); ++i) {
-    const auto went = engine->read({fd.get()}, *memory, {0, 0, kSize});
+    const auto went = engine->read({fd.get()}, *memory, one({0, 0, kSize}));
     EXPECT_TRUE(went) << went.error().operation;
     if (!went) break;
     EXPECT_GE(went->bytes, 4096u);
     // On request it may be impossible, and then fails.
-    const auto asked = engine->read({fd.get()}, *memory, {0, 0, kSize}, Route::Mapped);
+    const auto asked = engine->read({fd.get()}, *memory, one({0, 0, kSize}), Route::Mapped);
     if (!asked) {
       EXPECT_EQ(asked.error().code, EOPNOTSUPP);
     }

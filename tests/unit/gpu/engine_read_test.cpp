@@ -88,7 +88,7 @@ TEST_P(EngineReadTest, RefusesRangesOutsideTheMemory) {
   auto memory = target(GetParam(), 10'000);
   for (const Segment& segment : std::initializer_list<Segment>{
            {1, 0, 10'000}, {10'001, 0, 0}, {~0ULL, 0, 1}, {1, 0, ~0ULL}, {~0ULL, 0, ~0ULL}}) {
-    EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, segment, GetParam()), ERANGE));
+    EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, one(segment), GetParam()), ERANGE));
     EXPECT_TRUE(failed_with(engine->write({fd.get()}, **memory, segment, GetParam()), ERANGE));
   }
 }
@@ -131,7 +131,7 @@ TEST_P(EngineReadTest, FileThatShrinksGivesFewerBytesAndNoError) {
     }
   });
   for (int i = 0; i < test::samples(30, 500); ++i) {
-    const auto went = engine->read({fd.get()}, **memory, {0, 0, content.size()}, GetParam());
+    const auto went = engine->read({fd.get()}, **memory, one({0, 0, content.size()}), GetParam());
     if (GetParam() == Route::Mapped) {  // a file that changes all the time is never registered
       EXPECT_TRUE(failed_with(went, EOPNOTSUPP));
       continue;
@@ -185,11 +185,11 @@ TEST_F(EngineTestOnGpu, RoutesAndMemoryMustFitEachOther) {
   const UniqueFd fd = make_file("f", pattern(1000, 1));
   Target host(nullptr, 1000), device(&gpu(), 1000);
   for (const Route route : {Route::Staged, Route::Mapped, Route::Pageable, Route::CuFile}) {
-    EXPECT_TRUE(failed_with(engine->read({fd.get()}, *host, {0, 0, 1000}, route), EOPNOTSUPP));
+    EXPECT_TRUE(failed_with(engine->read({fd.get()}, *host, one({0, 0, 1000}), route), EOPNOTSUPP));
     EXPECT_TRUE(failed_with(engine->write({fd.get()}, *host, {0, 0, 1000}, route), EOPNOTSUPP));
   }
   EXPECT_TRUE(
-      failed_with(engine->read({fd.get()}, *device, {0, 0, 1000}, Route::Host), EOPNOTSUPP));
+      failed_with(engine->read({fd.get()}, *device, one({0, 0, 1000}), Route::Host), EOPNOTSUPP));
   for (const Route route : {Route::Host, Route::Mapped, Route::Gds, Route::CuFile}) {
     EXPECT_TRUE(failed_with(engine->write({fd.get()}, *device, {0, 0, 1000}, route), EOPNOTSUPP));
   }
@@ -251,8 +251,8 @@ TEST_F(EngineTestOnGpu, ContextOfTheCallerIsRestored) {
   ASSERT_TRUE(gpu(0).enter());
   CUcontext before = nullptr, after = nullptr;
   gpu(0).api().cuCtxGetCurrent(&before);
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 1000}));
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 100'000}));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 1000})));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 100'000})));
   gpu(0).api().cuCtxGetCurrent(&after);
   EXPECT_EQ(before, after);
 }
@@ -267,7 +267,7 @@ TEST_F(EngineTestOnGpu, DisabledEngineServesOnlyHostMemory) {
   expect_read(*engine, fd, content, host, {0, 0, kMiB}, Route::Auto);
   EXPECT_TRUE(engine->preview({fd.get()}, kMiB, nullptr).route == Route::Host);
   Target device(&gpu(), kMiB);
-  EXPECT_TRUE(failed_with(engine->read({fd.get()}, *device, {0, 0, kMiB}), EOPNOTSUPP));
+  EXPECT_TRUE(failed_with(engine->read({fd.get()}, *device, one({0, 0, kMiB})), EOPNOTSUPP));
 }
 
 TEST_F(EngineTestOnGpu, WarmingFillsThePageCache) {

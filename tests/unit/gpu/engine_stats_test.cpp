@@ -290,11 +290,11 @@ TEST_F(EngineStatsTest, RequestsAreCountedByRoute) {
   const std::string content = pattern(2 * kMiB, 1);
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size()), host(nullptr, content.size());
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 2 * kMiB}));
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 100}));
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 100}, Route::Pageable));
-  ASSERT_TRUE(engine->read({fd.get()}, *host, {0, 0, 100}));
-  ASSERT_FALSE(engine->read({-1}, *host, {0, 0, 100}));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 2 * kMiB})));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 100})));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, one({0, 0, 100}), Route::Pageable));
+  ASSERT_TRUE(engine->read({fd.get()}, *host, one({0, 0, 100})));
+  ASSERT_FALSE(engine->read({-1}, *host, one({0, 0, 100})));
   const auto figures = engine->stats().of(gpu().uuid());
   EXPECT_EQ(of(figures, Route::Staged).operations, 2u);
   EXPECT_EQ(of(figures, Route::Staged).bytes, 2 * kMiB + 100);

@@ -60,7 +60,8 @@ class HbmShareTest : public EngineTest {
   Route read(const UniqueFd& fd, const std::string& content, uid_t user, std::uint64_t offset = 0,
              std::uint64_t length = kSize) {
     Target memory(&gpu(), length);
-    const auto went = engine->read({.fd = fd.get(), .user = user}, *memory, {0, offset, length});
+    const auto went =
+        engine->read({.fd = fd.get(), .user = user}, *memory, one({0, offset, length}));
     EXPECT_TRUE(went);
     EXPECT_TRUE(memory.bytes() == content.substr(offset, length));
     return went ? went->route : Route::Auto;

@@ -265,13 +265,15 @@ TEST_F(HbmTest, RangesOfLargeFilesAreCopied) {
   const UniqueFd fd(::open((dir / "f").c_str(), O_RDONLY | O_CLOEXEC));
   wait_until_registrable(fd);
   Target memory(&gpu(), 64 * kMiB);
-  const auto read = [&] { return engine->read({fd.get()}, *memory, {0, 64 * kMiB, 64 * kMiB}); };
+  const auto read = [&] {
+    return engine->read({fd.get()}, *memory, one({0, 64 * kMiB, 64 * kMiB}));
+  };
   EXPECT_EQ(read()->route, Route::Staged);
   EXPECT_EQ(read()->why, Why::FillingHbm);
   EXPECT_EQ(read()->route, Route::Hbm);
   EXPECT_EQ(figures().bytes, 64 * kMiB);
   EXPECT_TRUE(memory.bytes().substr(36 * kMiB, 3 * kMiB) == content);
-  const auto beyond = engine->read({fd.get()}, *memory, {0, 120 * kMiB, 16 * kMiB});
+  const auto beyond = engine->read({fd.get()}, *memory, one({0, 120 * kMiB, 16 * kMiB}));
   EXPECT_NE(beyond->route, Route::Hbm) << "only a part of it is there";
 }
 
@@ -344,7 +346,7 @@ TEST_F(HbmTest, OffUnlessGiven) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(read_all(fd, content).route, Route::Staged);
   Target memory(&gpu(), kSize);
   EXPECT_TRUE(
-      failed_with(engine->read({fd.get()}, *memory, {0, 0, kSize}, Route::Hbm), EOPNOTSUPP));
+      failed_with(engine->read({fd.get()}, *memory, one({0, 0, kSize}), Route::Hbm), EOPNOTSUPP));
   EXPECT_TRUE(failed_with(engine->fill_hbm({fd.get()}, gpu(), true), EOPNOTSUPP));
 }
 
@@ -419,7 +421,7 @@ TEST_F(HbmTest, RandomInterleavingIsNeverStale) {
         const std::uint32_t least = file.last;
         const bool small = what < 8;
         const auto went =
-            engine->read({file.fd.get()}, *memory, {0, 0, small ? 4096 : kBytes}, Route::Auto);
+            engine->read({file.fd.get()}, *memory, one({0, 0, small ? 4096 : kBytes}), Route::Auto);
         ASSERT_TRUE(went);
         const std::uint32_t most = file.last + 1;
         from_hbm += went->route == Route::Hbm ? 1 : 0;

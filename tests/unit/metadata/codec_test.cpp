@@ -33,26 +33,6 @@ TEST(CodecTest, HeatHasTheDocumentedBytes) {
   EXPECT_EQ(text(encode_heat(kSample)), expected);
 }
 
-TEST(CodecTest, HeatOfTheFirstVersionIsReadAsEvenAccesses) {
-  const std::string first(
-      "\x01"
-      "\x00\x00\x00\x00\x00\x00\x1c\x40"  // 7
-      "\x08\x07\x06\x05\x04\x03\x02\x01"
-      "\x09\x00\x00\x00\x00\x00\x00\x00"
-      "\x01\x00\x00\x00\x00\x00\x00\x00",
-      33);
-  const auto heat = decode_heat(first);
-  ASSERT_TRUE(heat);
-  EXPECT_EQ(*heat, (Heat{.score = 7,
-                         .last_access = 0x0102030405060708,
-                         .opens = 9,
-                         .gpu_bytes = 1,
-                         .recent = 1,
-                         .since = 0}));
-  EXPECT_TRUE(failed_with(decode_heat(first + '\0'), EUCLEAN));
-  EXPECT_TRUE(failed_with(decode_heat(first.substr(0, 32)), EUCLEAN));
-}
-
 TEST(CodecTest, HeatSurvivesEncoding) {
   constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
   constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();

@@ -91,15 +91,17 @@ TEST_F(RocksStoreTest, ASecondOpenFailsWithEbusyAndDoesNoHarm) {
   EXPECT_TRUE(store->begin_intents({"mine, too"}));
 }
 
-TEST_F(RocksStoreTest, ANewerSchemaIsRefusedAndNotChanged) {
+TEST_F(RocksStoreTest, AnotherSchemaIsRefusedAndNotChanged) {
   must_open(path_);
-  put_raw(path_, "config", "schema", text(encode_schema(RocksStore::kSchemaVersion + 1)));
+  for (const auto schema : {RocksStore::kSchemaVersion - 1, RocksStore::kSchemaVersion + 1}) {
+    put_raw(path_, "config", "schema", text(encode_schema(schema)));
 
-  RocksStore::OpenReport report;
-  EXPECT_TRUE(failed_with(RocksStore::open(path_, kNever, &report), EPROTONOSUPPORT));
+    RocksStore::OpenReport report;
+    EXPECT_TRUE(failed_with(RocksStore::open(path_, kNever, &report), EPROTONOSUPPORT));
 
-  EXPECT_EQ(report.schema_found, RocksStore::kSchemaVersion + 1);
-  EXPECT_TRUE(moved_aside(path_).empty());
+    EXPECT_EQ(report.schema_found, schema);
+    EXPECT_TRUE(moved_aside(path_).empty());
+  }
   put_raw(path_, "config", "schema", text(encode_schema(RocksStore::kSchemaVersion)));
   EXPECT_TRUE(RocksStore::open(path_, kNever));
 }
@@ -131,29 +133,6 @@ TEST_F(RocksStoreTest, ReceiptsAndGhostsSurviveReopeningAndTheSequenceContinues)
     return ++ghosts > 0;
   }));
   EXPECT_EQ(ghosts, 1u);
-}
-
-TEST_F(RocksStoreTest, ADatabaseOfTheFirstSchemaIsUpgraded) {
-  {
-    auto store = must_open(path_);
-    ASSERT_TRUE(store->add_receipts({receipt_at(1)}));
-  }
-  // Schema 1 had no family for times, nor for requests.
-  drop_family(path_, "times");
-  drop_family(path_, "request");
-  put_raw(path_, "config", "schema", text(encode_schema(1)));
-  RocksStore::OpenReport report;
-  auto store = RocksStore::open(path_, kNever, &report);
-  ASSERT_TRUE(store);
-  EXPECT_EQ(report.schema_found, 1u);
-  EXPECT_EQ(report.moved_aside_to, "");
-  EXPECT_EQ(*(*store)->receipts(1), (std::vector<Receipt>{receipt_at(1)}));
-  EXPECT_TRUE((*store)->keep_times({{kFile, {.is_directory = false, .copies = {{1, 2, 3, 4}}}}}));
-  EXPECT_TRUE((*store)->keep_requests({{kFile, {1, 0, "hdd", "/f"}}}));
-  EXPECT_EQ((*store)->receipts_of(receipt_at(1).id, 5)->size(), 1u) << "also of an earlier mount";
-  store->reset();
-  ASSERT_TRUE(RocksStore::open(path_, kNever, &report));
-  EXPECT_EQ(report.schema_found, RocksStore::kSchemaVersion);
 }
 
 TEST_F(RocksStoreTest, DamagedRecordsAreSkippedAndCounted) {

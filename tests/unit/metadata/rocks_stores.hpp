@@ -76,12 +76,6 @@ inline void put_raw(const std::string& path, const std::string& family, const st
   });
 }
 
-inline void drop_family(const std::string& path, const std::string& family) {
-  open_raw(path, family, [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* handle) {
-    return db.DropColumnFamily(handle);
-  });
-}
-
 class RocksStoreTest : public testing::Test {
  protected:
   TempDir dir_;

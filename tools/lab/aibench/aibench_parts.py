@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The parts of aibench. Each creates its files, measures its ways in turn, and checks every byte."""
-import dataclasses
-import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import time
-
-import numpy
 
 import sluice
 from aibench_report import Row
 from aibench_site import BLOCK, Skip, say, text_of_size, torch
 
 
-LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
 QUIET = 11  # seconds after 'sluice gpu release', in which nothing is kept
 
 
@@ -121,78 +115,6 @@ def _torch_load(site, row, options):
         return tensors if site.gpu else {name: tensor.clone() for name, tensor in tensors.items()}
 
     _timed(site, row, model.size, work, lambda tensors: model.wrong(site.content, tensors))
-
-
-# Gathering records
-
-
-def gather(site, runner, options):
-    model = options.single
-    for size in (512, 4096, 65536):
-        count = min(1 << 21, options.gathered // size)
-        _gather_case(site, runner, model.files[0], model.data_offset, model.size, size, count, f"{text_of_size(size)}, warm")
-    if options.quick:
-        return
-    path = options.folder / "cold"
-    with open(path, "wb", buffering=0) as file:
-        say("creating the file for cold reads")
-        site.content.write(file, 0, options.cold // BLOCK)
-        os.fsync(file.fileno())
-    _gather_case(site, runner, path, 0, options.cold, 4096, 16384, "4 KiB, cold", cold=True)
-
-
-def _gather_case(site, runner, path, offset, size, record, count, case, cold=False):
-    words = record // 8
-    index = numpy.random.default_rng(record).integers(0, size // record, count)
-    on_device = torch.from_numpy(index).to(site.device) if torch else index
-    rows = [Row("gather", case, way, "M records/s", ours=way.startswith("sluice"))
-            for way in ("sluice.gather, index on the GPU", "sluice.gather, index on the host", "numpy memmap and a copy",
-                        "cuFile, 16 threads")]
-
-    def sample(row, work):
-        if cold:
-            part = site.make_cold(path)
-            row.note = f"{part:.0%} still cached" if part > 0.01 else ""
-        site.synchronize()
-        begin = time.perf_counter()
-        records = work()
-        site.synchronize()
-        row.samples.append(count / (time.perf_counter() - begin) / 1e6)
-        row.wrong += site.content.wrong_records(records, on_device)
-
-    def ours(row, chosen):
-        if not hasattr(sluice, "gather"):
-            raise Skip("this version of the package sluice has no gather")
-        dtype = torch.int64 if torch else numpy.int64
-        sample(row, lambda: sluice.gather(path, chosen, dim=words, dtype=dtype, offset=offset, device=site.device))
-
-    def by_memmap(row):
-        below = site.below(path)
-
-        def work():
-            records = numpy.memmap(below, numpy.int64, "r", offset, (size // record, words))[index]
-            return torch.from_numpy(records).to(site.device) if torch else records
-
-        sample(row, work)
-
-    def by_cufile(row):
-        if cold:
-            site.make_cold(path)
-        _cufile(site, row, path, record, min(count, 1 << 16, (256 << 20) // record), 16, 0, cold)
-
-    ways = [(rows[1], lambda row: ours(row, index), 0 if cold else 2), (rows[2], by_memmap, 0 if cold else 1),
-            (rows[3], by_cufile, 0)]
-    if site.gpu:
-        ways.insert(0, (rows[0], lambda row: ours(row, on_device), 0 if cold else 2))
-    runner.compare(ways, rounds=1 if cold else None)
-
-
-def _cufile(site, row, path, size, reads, threads, batch, direct=False):
-    command = [site.program("sluice-lab"), "cufilebench", site.below(path), "--size", size, "--reads", reads, "--threads", threads,
-               "--batch", batch, *(["--direct"] if direct else [])]
-    answer = run(command, 60)
-    row.wrong += answer.get("wrong", 0)
-    row.samples.append(answer["reads/s"] / 1e6)
 
 
 def run(command, limit, **arguments):
@@ -366,102 +288,4 @@ def hbm(site, runner, options):
     runner.compare([(row("memory is back after hbm_reserve was undercut", "sluice", "times a second"), given_back, 0)], rounds=1)
 
 
-# Rings
-
-
-def rings(site, runner, options):
-    path = options.single.files[0]
-    for threads in (1, 8):
-        many = "1 thread" if threads == 1 else f"{threads} threads"
-        # Threads that wait for each read have no queue depth: measured once, shown at every depth.
-        sync = Row("rings", "", f"cuFile, {many}", "M reads/s")
-        for depth in (8, 128) if options.quick else (1, 8, 32, 128, 256):
-            case = f"depth {depth}, {many}"
-            ours = Row("rings", case, "sluice ring", "M reads/s", ours=True)
-            batch = Row("rings", case, "cuFile, batches", "M reads/s")
-            ways = [(ours, lambda row, d=depth, t=threads: _ring(site, row, path, d, t), 0)]
-            if depth <= LARGEST_BATCH:
-                ways.append((batch, lambda row, d=depth, t=threads: _cufile(site, row, path, 4096, 4096 * t, t, d), 0))
-            if sync.case:
-                runner.compare(ways, rounds=1)
-                runner.rows.append(dataclasses.replace(sync, case=case))
-            else:
-                sync.case = case
-                runner.compare([*ways, (sync, lambda row, t=threads: _cufile(site, row, path, 4096, 16384 * t, t, 0), 0)], rounds=1)
-
-
-def _ring(site, row, path, depth, threads):
-    memory = ["--gpu"] if site.gpu else []
-    answer = run([site.program("example_ring_read"), *memory, "--depth", depth, "--threads", threads, "--size", 4096, path], 60)
-    row.samples.append(_reads_a_second(answer) / 1e6)
-
-
-def _reads_a_second(answer):
-    """The rate, from JSON with such a key or from text like '1.25 M reads/s'."""
-    for key, value in answer.items():
-        if re.fullmatch(r"reads(/s|_per_s(econd)?)", key) and isinstance(value, (int, float)):
-            return float(value)
-    found = re.search(r"([\d.,]+)\s*([kM]?)\s*reads/s|reads/s\W+([\d.,]+)", answer.get("text", ""))
-    if not found:
-        raise Skip("the output has no reads/s")
-    scale = {"k": 1e3, "M": 1e6}.get(found[2], 1)
-    return float((found[1] or found[3]).replace(",", "")) * scale
-
-
-# torch.cuda.gds
-
-_GDS_PROGRAM = """
-import json, os, sys, time
-folder, path, offset, size, rounds = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-sys.path.insert(0, folder)
-import torch.cuda.gds
-from aibench_site import Content
-content = Content("cuda")
-words = torch.empty(size // 8, dtype=torch.int64, device="cuda")
-storage = words.untyped_storage()
-file = torch.cuda.gds.GdsFile(path, os.O_RDONLY)
-rates = []
-for _ in range(rounds):
-    words.zero_()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    file.load_storage(storage, offset)
-    torch.cuda.synchronize()
-    rates.append(size / (time.perf_counter() - begin) / 1e9)
-print(json.dumps({"GB/s": rates, "wrong": content.wrong(words, 0)}))
-"""
-
-
-def gds(site, runner, options):
-    case = f"load_storage, {text_of_size(options.gds)}"
-    ours = Row("gds", case, "sluice drop-in", "GB/s", ours=True)
-    theirs = Row("gds", case, "NVIDIA's libcufile", "GB/s")
-    library = site.build / "lib" / "dropin" / "libcufile.so.0"
-
-    def sample(row, path, environment, rounds):
-        if site.gpu is None:
-            raise Skip("no GPU")
-        if importlib.util.find_spec("torch.cuda.gds") is None:
-            raise Skip(f"PyTorch {torch.__version__} has no torch.cuda.gds")
-        answer = run([sys.executable, "-c", _GDS_PROGRAM, os.path.dirname(__file__), path, options.single.data_offset,
-                      options.gds, rounds], 120, env={**os.environ, **environment})
-        if "GB/s" not in answer:
-            raise Skip(answer.get("text", "no answer"))
-        # The first samples include the setup.
-        row.samples += answer["GB/s"][rounds // 2:]
-        row.wrong += answer["wrong"]
-
-    def with_dropin(row):
-        if not library.exists():
-            raise Skip(f"{library} is not built")
-        sample(row, options.single.files[0], {"LD_PRELOAD": str(library)}, 6)
-
-    def without(row):
-        # NVIDIA's library does not accept files of the mount.
-        row.note = "on the tier itself" if site.mount else ""
-        sample(row, site.below(options.single.files[0]), {}, 2)
-
-    runner.compare([(ours, with_dropin, 0), (theirs, without, 0)], rounds=1)
-
-
-PARTS = {"load": load, "gather": gather, "rings": rings, "gds": gds, "first": first, "hbm": hbm}
+PARTS = {"load": load, "first": first, "hbm": hbm}

@@ -34,7 +34,6 @@ Sizes Sizes::quick() {
   sizes.small_files = 500;
   sizes.walk_directories = 10;
   sizes.list_directories = 2;
-  sizes.appends = 20;
   sizes.least_seconds = 0.05;
   sizes.untar_source = "/usr/include/linux";
   return sizes;

@@ -32,7 +32,6 @@ struct Sizes {
   unsigned walk_directories = 100;
   unsigned walk_files = 1'000;  // in each
   unsigned list_directories = 20;
-  unsigned appends = 100;
   double least_seconds =
       0.4;  // a sample on the reference takes at least this long, where work can be repeated
   std::string untar_source = "/usr/include";

@@ -30,20 +30,18 @@ constexpr std::string_view kVerb = "fsbench";
 constexpr HelpText kHelp{
     .usage = "sluice-lab fsbench [options] NAME=DIR... [-- FLAG...]",
     .options =
-        R"(      --rounds N            samples of each row in each place; the median counts (3)
-      --best                compare the best samples instead of the medians: for a busy machine,
-                            with more rounds
-      --quick               small sizes, to see whether it runs; the numbers mean little
-      --only ROW,...        measure these rows only
-      --list                list the rows and exit
-      --json FILE           also write every sample to FILE
-      --pid NAME=PID        the daemon that serves NAME, for the row 'memory'; repeatable
-      --sluice BINARY       create a native directory, a mount of this sluice with three tiers and,
-                            where mergerfs is installed, one of mergerfs; measure and remove them
-      --workdir DIR         where --sluice creates them (/var/tmp)
-      --variant NAME:FLAGS  measure one more sluice mount, with FLAGS added; repeatable
-      --no-mergerfs         leave mergerfs out even if it is installed
-  -h, --help                short help (-h) or full help (--help)
+        R"(      --rounds N       samples of each row in each place; the median counts (3)
+      --best           compare the best samples instead of the medians: for a busy machine,
+                       with more rounds
+      --quick          small sizes, to see whether it runs; the numbers mean little
+      --only ROW,...   measure these rows only
+      --list           list the rows and exit
+      --json FILE      also write every sample to FILE
+      --pid NAME=PID   the daemon that serves NAME, for the row 'memory'; repeatable
+      --sluice BINARY  create a native directory and a mount of this sluice with three tiers;
+                       measure and remove them
+      --workdir DIR    where --sluice creates them (/var/tmp)
+  -h, --help           short help (-h) or full help (--help)
 )",
     .details = R"(
 Measures the same filesystem work in several directories, side by side in one run. The
@@ -57,8 +55,7 @@ docs/benchmarks.md describes the rows.
 Examples:
   sluice-lab fsbench native=/data/plain sluice=/mnt/pool --pid sluice=4711
   sluice-lab fsbench --sluice /usr/bin/sluice --workdir /data --json result.json
-  sluice-lab fsbench --sluice /usr/bin/sluice --variant served:--debug=passthrough=off \
-      --only seq-read,rand-read
+  sluice-lab fsbench --sluice /usr/bin/sluice --only seq-read -- --debug=passthrough=off
 
 Exit status: 0 measured, whether goals were met or not; 1 failed; 2 wrong usage; 128+N
 ended by signal N.
@@ -80,21 +77,19 @@ struct Options {
   std::string json_file;
   std::string sluice_binary;
   std::string workdir = "/var/tmp";
-  std::vector<Named> variants;            // name, flags
   std::vector<std::string> sluice_flags;  // what followed "--"
-  bool mergerfs = true;
 };
 
 // The options as given, before they are parsed.
 struct RawOptions {
-  std::vector<std::string> directories, pids, variants;
+  std::vector<std::string> directories, pids;
   std::string only;
   unsigned rounds = 3;
-  bool quick = false, best = false, no_mergerfs = false, list = false;
+  bool quick = false, best = false, list = false;
 };
 
-Named split_at(char separator, const std::string& text, const std::string& form) {
-  const std::size_t at = text.find(separator);
+Named split(const std::string& text, const std::string& form) {
+  const std::size_t at = text.find('=');
   if (at == std::string::npos || at == 0) throw UsageError("'" + text + "' is not " + form);
   return {text.substr(0, at), text.substr(at + 1)};
 }
@@ -110,7 +105,7 @@ std::string row_names() {
   return names;
 }
 
-// `list` is "ROW,ROW,...", or empty for the usual ones.
+// `list` is "ROW,ROW,...", or empty for all.
 std::vector<const Row*> chosen_rows(std::string list) {
   std::replace(list.begin(), list.end(), ',', ' ');
   const std::vector<std::string> only = words_of(list);
@@ -120,7 +115,7 @@ std::vector<const Row*> chosen_rows(std::string list) {
   }
   for (const Row& row : all_rows()) {
     const bool named = std::find(only.begin(), only.end(), row.name) != only.end();
-    if (only.empty() ? row.when == Row::Run::Always : named) rows.push_back(&row);
+    if (only.empty() || named) rows.push_back(&row);
   }
   return rows;
 }
@@ -128,7 +123,7 @@ std::vector<const Row*> chosen_rows(std::string list) {
 std::vector<Named> parse_directories(const std::vector<std::string>& arguments) {
   std::vector<Named> directories;
   for (const std::string& argument : arguments) {
-    const Named named = split_at('=', argument, "NAME=DIR");
+    const Named named = split(argument, "NAME=DIR");
     struct stat status;
     if (::stat(named.value.c_str(), &status) < 0 || !S_ISDIR(status.st_mode)) {
       throw UsageError(named.name + ": '" + named.value + "' is not a directory");
@@ -140,8 +135,7 @@ std::vector<Named> parse_directories(const std::vector<std::string>& arguments) 
 
 void require_unique_names(const Options& options) {
   std::vector<std::string> names;
-  if (!options.sluice_binary.empty()) names = {"native", "sluice", "mergerfs"};
-  for (const Named& variant : options.variants) names.push_back(variant.name);
+  if (!options.sluice_binary.empty()) names = {"native", "sluice"};
   for (const Named& directory : options.directories) names.push_back(directory.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
@@ -158,23 +152,18 @@ void interpret(const RawOptions& raw, Options& options) {
   if (raw.rounds < 1 || raw.rounds > 100) throw UsageError("--rounds must be from 1 to 100");
   options.directories = parse_directories(raw.directories);
   for (const std::string& text : raw.pids) {
-    const Named named = split_at('=', text, "NAME=PID");
+    const Named named = split(text, "NAME=PID");
     const pid_t pid = static_cast<pid_t>(std::strtol(named.value.c_str(), nullptr, 10));
     if (pid <= 0) throw UsageError("'" + text + "' is not NAME=PID");
     options.pids[named.name] = pid;
-  }
-  for (const std::string& text : raw.variants) {
-    options.variants.push_back(split_at(':', text, "NAME:FLAGS"));
   }
   options.plan.rounds = raw.rounds;
   if (raw.best) options.plan.summary = Summary::Best;
   options.plan.rows = chosen_rows(raw.only);
   if (raw.quick) options.plan.sizes = Sizes::quick();
-  options.mergerfs = !raw.no_mergerfs;
   if (options.sluice_binary.empty()) {
     if (options.directories.empty())
       throw UsageError("nothing to measure: give NAME=DIR... or --sluice BINARY");
-    if (!options.variants.empty()) throw UsageError("--variant needs --sluice");
     if (!options.sluice_flags.empty()) throw UsageError("flags after -- need --sluice");
   } else if (::access(options.sluice_binary.c_str(), X_OK) < 0) {
     throw UsageError("--sluice: '" + options.sluice_binary + "' is not a program");
@@ -195,8 +184,6 @@ void declare(Arguments& arguments, RawOptions& raw, Options& options) {
   arguments.option("--pid", raw.pids);
   arguments.option("--sluice", options.sluice_binary);
   arguments.option("--workdir", options.workdir);
-  arguments.option("--variant", raw.variants);
-  arguments.flag("--no-mergerfs", raw.no_mergerfs);
 }
 
 // Everything that is removed at the end, in reverse order of the members: scratch directories,
@@ -234,17 +221,6 @@ void set_up_mounts(const Options& options, BlockedSignals& signals, Site& site) 
   stop_if_asked(signals);
   site.add_mount("sluice",
                  mount_sluice(options.sluice_binary, area + "/sluice", options.sluice_flags));
-  for (std::size_t i = 0; i < options.variants.size(); ++i) {
-    stop_if_asked(signals);
-    std::vector<std::string> flags = options.sluice_flags;
-    for (const std::string& word : words_of(options.variants[i].value)) flags.push_back(word);
-    const std::string directory = area + "/variant" + std::to_string(i);
-    site.add_mount(options.variants[i].name, mount_sluice(options.sluice_binary, directory, flags));
-  }
-  stop_if_asked(signals);
-  if (options.mergerfs && is_installed("mergerfs")) {
-    site.add_mount("mergerfs", mount_mergerfs(area + "/mergerfs"));
-  }
 }
 
 // Mounts made here keep their files on the filesystem of the native directory; others may not.
@@ -318,8 +294,7 @@ int run_benchmark(const Options& options) {
 
 int list_rows() {
   for (const Row& row : all_rows()) {
-    std::printf("%-13s %s%s\n", row.name, row.title,
-                row.when == Row::Run::WhenNamed ? " (only when named in --only)" : "");
+    std::printf("%-13s %s\n", row.name, row.title);
   }
   return 0;
 }

@@ -3,16 +3,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 #include <utility>
 
-#include "base/small_file.hpp"
+#include "base/mount_lines.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
 namespace sluice::tools::lab::bench {
@@ -22,51 +20,10 @@ constexpr std::chrono::seconds kCommandLimit{60};
 constexpr std::chrono::seconds kDaemonExitLimit{20};
 constexpr const char* kTiers[] = {"nvme", "ssd", "hdd"};
 
-struct MountEntry {
-  std::string mount_point;
-  std::string type;
-};
-
-// mountinfo escapes spaces, tabs, newlines and backslashes as \ooo.
-std::string unescape(const std::string& text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      plain += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-std::vector<MountEntry> mount_table() {
-  std::vector<MountEntry> entries;
-  std::istringstream file(text_of_file("/proc/self/mountinfo"));
-  for (std::string line; std::getline(file, line);) {
-    // id parent major:minor root MOUNT_POINT options [optional fields] - TYPE source options
-    std::istringstream words(line);
-    std::string word;
-    MountEntry entry;
-    for (int i = 0; i < 5; ++i) words >> word;
-    entry.mount_point = unescape(word);
-    while (words >> word && word != "-") continue;
-    words >> entry.type;
-    entries.push_back(entry);
-  }
-  return entries;
-}
-
-bool is_below(const std::string& path, const std::string& directory) {
-  return directory == "/" || path == directory || path.starts_with(directory + "/");
-}
-
 bool is_mounted(const std::string& mount_point) {
-  for (const MountEntry& entry : mount_table()) {
-    if (entry.mount_point == mount_point) return true;
-  }
-  return false;
+  const auto mounts = mount_lines();
+  return std::any_of(mounts.begin(), mounts.end(),
+                     [&](const MountLine& mount) { return mount.point == mount_point; });
 }
 
 std::string make_tiers(const std::string& directory) {
@@ -74,11 +31,6 @@ std::string make_tiers(const std::string& directory) {
   for (const char* tier : kTiers) make_directory(directory + "/" + tier);
   make_directory(directory + "/mnt");
   return directory + "/mnt";
-}
-
-Command plain_unmount(const std::string& mount_point) {
-  if (::geteuid() == 0) return {"umount", mount_point};
-  return {"fusermount3", "-u", mount_point};
 }
 
 Command lazy_unmount(const std::string& mount_point) {
@@ -105,42 +57,13 @@ pid_t sluice_pid(const std::string& binary, const std::string& mount_point) {
   return status["pid"].get<pid_t>();
 }
 
-// The process whose arguments end in `mount_point`. user.mergerfs.pid cannot be used: it is the
-// process before mergerfs went into the background.
-std::optional<pid_t> mergerfs_pid(const std::string& mount_point) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const pid_t pid = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
-    if (pid <= 0) continue;
-    const std::string arguments = text_of_file(entry.path() / "cmdline");
-    if (arguments.ends_with(std::string(1, '\0') + mount_point + '\0')) return pid;
-  }
-  return std::nullopt;
-}
-
-// "mergerfs version: 2.33.5" is too old: it refuses to start with unknown options.
-bool mergerfs_has_passthrough() {
-  const std::string answer = run_within({"mergerfs", "-V"}, kCommandLimit);
-  const std::size_t digit = answer.find_first_of("0123456789");
-  int major = 0;
-  int minor = 0;
-  if (digit == std::string::npos) return false;
-  if (std::sscanf(answer.c_str() + digit, "%d.%d", &major, &minor) != 2) return false;
-  return std::pair(major, minor) >= std::pair(2, 41);
-}
-
 }  // namespace
 
 std::string filesystem_type(const std::string& path) {
   std::error_code error;
   const std::string real = std::filesystem::canonical(path, error).string();
-  MountEntry best;
-  for (const MountEntry& entry : mount_table()) {
-    // "Not shorter", because of two mounts at the same point the later one hides the other.
-    if (is_below(real, entry.mount_point) && entry.mount_point.size() >= best.mount_point.size())
-      best = entry;
-  }
-  return best.type.empty() ? "unknown" : best.type;
+  const auto mount = mount_holding(mount_lines(), real);
+  return mount ? mount->type : "unknown";
 }
 
 ScratchDirectory::ScratchDirectory(const std::string& parent)
@@ -148,10 +71,10 @@ ScratchDirectory::ScratchDirectory(const std::string& parent)
 
 ScratchDirectory::~ScratchDirectory() {
   if (path_.empty()) return;
-  for (const MountEntry& entry : mount_table()) {
-    if (!is_below(entry.mount_point, path_)) continue;
+  for (const MountLine& mount : mount_lines()) {
+    if (!mount_holds(path_, mount.point)) continue;
     std::fprintf(stderr, "fsbench: cannot remove %s: %s is still mounted\n", path_.c_str(),
-                 entry.mount_point.c_str());
+                 mount.point.c_str());
     return;
   }
   std::error_code error;
@@ -217,22 +140,6 @@ std::unique_ptr<Mount> mount_sluice(const std::string& binary, const std::string
   auto mount =
       std::make_unique<Mount>(command, Command{binary, "umount", mount_point}, mount_point);
   mount->set_daemon(sluice_pid(binary, mount_point));
-  return mount;
-}
-
-std::unique_ptr<Mount> mount_mergerfs(const std::string& directory) {
-  const std::string mount_point = make_tiers(directory);
-  std::string branches;
-  for (const char* tier : kTiers)
-    branches += (branches.empty() ? "" : ":") + directory + "/" + tier;
-  std::string options =
-      "cache.files=auto-full,cache.attr=120,cache.entry=120,cache.negative_entry=120,"
-      "cache.readdir=true,cache.statfs=10,async_read=true,category.create=ff,dropcacheonclose="
-      "false";
-  if (mergerfs_has_passthrough()) options += ",passthrough.io=rw";
-  auto mount = std::make_unique<Mount>(Command{"mergerfs", "-o", options, branches, mount_point},
-                                       plain_unmount(mount_point), mount_point);
-  if (const auto pid = mergerfs_pid(mount_point)) mount->set_daemon(*pid);
   return mount;
 }
 

@@ -63,7 +63,4 @@ class Mount {
 std::unique_ptr<Mount> mount_sluice(const std::string& binary, const std::string& directory,
                                     const std::vector<std::string>& flags);
 
-// The same with the mergerfs in PATH, at the settings that do best here.
-std::unique_ptr<Mount> mount_mergerfs(const std::string& directory);
-
 }  // namespace sluice::tools::lab::bench

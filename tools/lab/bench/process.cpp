@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
 
 #include "tools/lab/bench/syscalls.hpp"
 
@@ -84,15 +83,6 @@ std::string to_string(const Command& command) {
   std::string text;
   for (const std::string& word : command) text += (text.empty() ? "" : " ") + word;
   return text;
-}
-
-bool is_installed(const std::string& program) {
-  const char* path = std::getenv("PATH");
-  std::istringstream directories(path ? path : "/usr/bin:/bin");
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    if (::access((directory + "/" + program).c_str(), X_OK) == 0) return true;
-  }
-  return false;
 }
 
 void run(const Command& command) {

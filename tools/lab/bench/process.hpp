@@ -20,9 +20,6 @@ using Command = std::vector<std::string>;
 // "sluice mount --tier ..." for messages and reports.
 std::string to_string(const Command& command);
 
-// True if `program` is an executable file in one of the directories of PATH.
-bool is_installed(const std::string& program);
-
 // Runs a command to its end with its stdout dropped. Throws a Failure unless it exits 0.
 void run(const Command& command);
 

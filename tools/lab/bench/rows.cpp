@@ -391,26 +391,6 @@ Answer daemon_memory(const Sample& sample) {
   throw Failure(path + ": no VmRSS; is the daemon of " + sample.place.name + " still running?");
 }
 
-Answer append_synced(const Sample& sample) {
-  const std::string path = sample.fixtures.path("appended");
-  sample.fixtures.write_back();
-  UniqueFd fd = open_file(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
-  const std::vector<Block> buffer(1, Block::make(0));
-  const unsigned appends = sample.passes * sample.sizes.appends;
-  Stopwatch watch;
-  watch.start();
-  for (unsigned i = 0; i < appends; ++i) {
-    write_all(fd, std::as_bytes(std::span(buffer)), path);
-    if (::fsync(fd.get()) < 0) throw_failure("fsync", path);
-  }
-  watch.stop();
-  struct stat status;
-  if (::fstat(fd.get(), &status) < 0) throw_failure("fstat", path);
-  expect(status.st_size == offset_of(appends), "wrong size after the appends", path);
-  close_file(std::move(fd), path);
-  return Measured{double(appends), watch.seconds()};
-}
-
 constexpr Goal at_least(double ratio) { return {Goal::Kind::RatioAtLeast, ratio}; }
 
 constexpr Goal at_most(double ratio) { return {Goal::Kind::RatioAtMost, ratio}; }
@@ -444,8 +424,6 @@ constexpr Row kRows[] = {
     {"walk", "walk of 100,000 files, cold", ThousandsPerSecond, kNoGoal, walk_cold, Once,
      DropCaches},
     {"memory", "daemon memory after the walk", Megabytes, kMemoryGoal, daemon_memory, Once},
-    {"fsync-append", "4 KiB appends, each fsynced", ThousandsPerSecond, kNoGoal, append_synced,
-     UntilLongEnough, Nothing, Row::Run::WhenNamed},
 };
 
 }  // namespace

@@ -37,7 +37,6 @@ struct Sample {
 struct Row {
   enum class Repeat { Once, UntilLongEnough };
   enum class Needs { Nothing, DropCaches };
-  enum class Run { Always, WhenNamed };
 
   const char* name;
   const char* title;
@@ -48,7 +47,6 @@ struct Row {
   std::optional<Measured> (*measure)(const Sample&);
   Repeat repeat = Repeat::UntilLongEnough;
   Needs needs = Needs::Nothing;
-  Run when = Run::Always;
 };
 
 std::span<const Row> all_rows();

@@ -142,11 +142,6 @@ Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t pi
 Result<WayPtr> daemon_way(const Bench& bench, Route route);
 Result<WayPtr> engine_way(const Bench& bench, Route route);
 
-// Writes target[0, +size) to a new file, or pinned memory by write(2).
-Result<void> write_by_daemon(const Bench& bench, const UniqueFd& file);
-Result<void> write_by_engine(const Bench& bench, const UniqueFd& file);
-Result<void> write_by_pwrite(const Bench& bench, const UniqueFd& file);
-
 // Runs `work(thread)` on `count` threads. Returns the first error.
 Result<void> in_parallel(unsigned count, const std::function<Result<void>(unsigned)>& work);
 

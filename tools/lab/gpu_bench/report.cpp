@@ -49,7 +49,6 @@ const Row* find_row(const Report& report, const std::string& phase, const std::s
 // The value that the rows of a phase are compared with.
 double reference_of(const Report& report, const std::string& phase) {
   if (phase == "cold") return best_rate(report, phase, "disk");
-  if (phase == "write") return best_rate(report, phase, "write(2)");
   return best_rate(report, "warm", "copy");
 }
 
@@ -137,26 +136,6 @@ double steadiest(const Row& row) {
   return least;
 }
 
-std::string register_line(const Report& report) {
-  for (const auto& row : report.rows) {
-    if (row.phase != "register") continue;
-    if (row.seconds.empty()) return "registering " + row.way + ": skipped: " + row.skipped + "\n\n";
-    return "registering " + row.way + ": " + fixed(median(row.seconds) * 1e3, 3) +
-           " ms; the first time " + fixed(row.first_seconds * 1e3, 3) + " ms\n\n";
-  }
-  return "";
-}
-
-std::string checksum_line(const Report& report) {
-  for (const auto& row : report.rows) {
-    if (row.phase != "checksum") continue;
-    if (row.seconds.empty()) return "checksum " + row.way + ": skipped: " + row.skipped + "\n\n";
-    return "checksum " + row.way + ": " + fixed(rate_of(row), 0) + " GB/s; the first time " +
-           fixed(row.first_seconds * 1e3, 1) + " ms\n\n";
-  }
-  return "";
-}
-
 }  // namespace
 
 double median(std::vector<double> values) { return percentile(std::move(values), 0.5); }
@@ -204,8 +183,6 @@ std::vector<Bar> bars_of(const Report& report) {
   latency_bar("4 KiB by ioctl, cached", "sizes", 20);
   latency_bar("4 KiB by ioctl, cached", "sizes", 20, kOnOneCore);
   latency_bar("4 KiB by ioctl, cold", "cold latency", 100);
-  rate_bar("write, daemon", find_row(report, "write", "daemon", report.size),
-           reference_of(report, "write"), 0.9, "of write(2)");
   for (const auto& row : report.rows) {
     if (row.phase == "loads" && !row.seconds.empty()) {
       bars.push_back({"loads, " + row.way, steadiest(row), 0.9, false, "of the load before"});
@@ -213,12 +190,6 @@ std::vector<Bar> bars_of(const Report& report) {
     if (row.phase == "beside" && !row.latencies.empty()) {
       bars.push_back(
           {"4 KiB, " + row.way, percentile(row.latencies, 0.99) * 1e6, 1000, true, "us p99"});
-    }
-    if (row.phase == "register" && !row.seconds.empty()) {
-      bars.push_back({"registering 1 GiB", median(row.seconds) * 1e3, 1, true, "ms"});
-    }
-    if (row.phase == "checksum" && !row.seconds.empty()) {
-      bars.push_back({"checksum of GPU memory", rate_of(row), 1000, false, "GB/s"});
     }
   }
   return bars;
@@ -234,9 +205,6 @@ std::string report_text(const Style& style, const Report& report) {
   out += loads_lines(report);
   out += small_table(style, report);
   out += large_table(style, report, "beside", "OF CEILING");
-  out += large_table(style, report, "write", "OF write(2)");
-  out += register_line(report);
-  out += checksum_line(report);
   const bool has_mark = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const Row& row) { return row.cached > kStillCold; });
   if (has_mark) out += "* not cold: part of the file could not be dropped from the page cache\n\n";

@@ -15,7 +15,7 @@ namespace sluice::tools::lab::gpu_bench {
 inline constexpr const char* kOnOneCore = ", on one core";
 
 struct Row {
-  std::string phase;  // cold, cold latency, loads, warm, sizes, beside, write, register, checksum
+  std::string phase;  // cold, cold latency, loads, warm, sizes, beside
   std::string way;
   std::uint64_t bytes = 0;  // of one operation
   unsigned threads = 1;

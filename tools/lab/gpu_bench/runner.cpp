@@ -16,7 +16,6 @@
 
 #include "base/small_file.hpp"
 #include "base/units.hpp"
-#include "gpu/checksum.hpp"
 #include "gpu/residency.hpp"
 #include "tools/common/progress.hpp"
 
@@ -81,9 +80,6 @@ class Runner {
     if (is_wanted("warm")) warm();
     if (is_wanted("sizes")) small();
     if (is_wanted("beside")) beside();
-    if (is_wanted("write")) writes();
-    if (is_wanted("register")) registering();
-    if (is_wanted("checksum")) checksums();
     return std::move(rows_);
   }
 
@@ -394,107 +390,6 @@ class Runner {
           const OnOneCore kept;
           read_small(*way, new_row("sizes", way->name() + kOnOneCore, bytes), 1, 20'000, limit);
         }
-      }
-    }
-  }
-
-  void writes() {
-    const std::string path = bench_.file.path + ".write";
-    struct Writer {
-      const char* name;
-      Result<void> (*write)(const Bench&, const UniqueFd&);
-    };
-    constexpr Writer kWriters[] = {{"write(2) from host memory", write_by_pwrite},
-                                   {"daemon", write_by_daemon},
-                                   {"in-process", write_by_engine}};
-    const std::size_t first = rows_.size();
-    for (const auto& writer : kWriters) new_row("write", writer.name, bench_.file.size);
-    for (unsigned round = 0; round < std::min(rounds_, 3u); ++round) {
-      for (std::size_t i = 0; i < std::size(kWriters); ++i) {
-        Row& row = rows_[first + i];
-        if (!row.skipped.empty()) continue;
-        if (progress_.is_terminal()) progress_.show("write, " + row.way);
-        write_once(path, row, kWriters[i].write, i > 0 && round == 0);
-        ::unlink(path.c_str());
-      }
-    }
-  }
-
-  // The target has the file's bytes from earlier reads.
-  void write_once(const std::string& path, Row& row,
-                  Result<void> (*write)(const Bench&, const UniqueFd&), bool checks) {
-    const auto failed = [&](const Error& error) { row.skipped = error.text(); };
-    if (checks) {
-      const auto way = engine_way(bench_, Route::Auto);
-      const auto filled = way ? (*way)->read(0, bench_.file.size, 0) : Result<void>(way.error());
-      if (!filled) return failed(filled.error());
-    }
-    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!file) return failed(Error::last("create a file to write to"));
-    ::sync();
-    const double cpu = cpu_seconds(bench_.file.daemon);
-    const auto begin = steady_clock::now();
-    const auto written = write(bench_, file);
-    const double seconds = duration<double>(steady_clock::now() - begin).count();
-    if (!written) return failed(written.error());
-    row.seconds.push_back(seconds);
-    row.cpu_per_gb.push_back((cpu_seconds(bench_.file.daemon) - cpu) /
-                             (static_cast<double>(row.bytes) / 1e9));
-    std::vector<std::uint64_t> words(kMiB / 8);
-    for (std::uint64_t at = 0; checks && at < row.bytes; at += kMiB) {
-      const ssize_t got = ::pread(file.get(), words.data(), kMiB, static_cast<off_t>(at));
-      const std::uint64_t wanted = std::min<std::uint64_t>(kMiB, row.bytes - at) / 8;
-      const auto count =
-          std::min<std::uint64_t>(got < 0 ? 0 : static_cast<std::uint64_t>(got) / 8, wanted);
-      row.wrong_words += wanted - count + count_wrong(words.data(), count, at / 8);
-    }
-  }
-
-  void registering() {
-    if (bench_.file.mount.empty()) return;
-    Row& row = new_row("register", "a buffer of 1 GiB", kGiB);
-    const auto failed = [&](const Error& error) { row.skipped = error.text(); };
-    const UniqueFd fd(::open(bench_.file.path.c_str(), O_RDONLY | O_CLOEXEC));
-    const auto target = Target::create(bench_.device, kGiB);
-    if (!target) return failed(target.error());
-    for (unsigned round = 0; round <= rounds_; ++round) {
-      auto request = (*target)->exported();
-      if (!request) return failed(request.error());
-      const auto begin = steady_clock::now();
-      if (::ioctl(fd.get(), SLUICE_IOC_BUFFER_REGISTER, &*request) < 0) {
-        return failed(Error::last("register the buffer"));
-      }
-      const double seconds = duration<double>(steady_clock::now() - begin).count();
-      sluice_buffer_unregister gone{request->buffer};
-      if (::ioctl(fd.get(), SLUICE_IOC_BUFFER_UNREGISTER, &gone) < 0) {
-        return failed(Error::last("unregister the buffer"));
-      }
-      if (round == 0) {
-        row.first_seconds = seconds;
-      } else {
-        row.seconds.push_back(seconds);
-      }
-    }
-  }
-
-  // Of the target's memory, whatever is in it.
-  void checksums() {
-    if (bench_.device == nullptr) return;
-    Row& row = new_row("checksum", "of GPU memory", bench_.file.size);
-    GpuChecksums checksums;
-    for (unsigned round = 0; round <= rounds_; ++round) {
-      RangeChecksum sum;
-      const auto begin = steady_clock::now();
-      const auto added = checksums.add(*bench_.device, bench_.target->address(), row.bytes, sum);
-      const double seconds = duration<double>(steady_clock::now() - begin).count();
-      if (!added) {
-        row.skipped = added.error().text();
-        return;
-      }
-      if (round == 0) {
-        row.first_seconds = seconds;  // compiles the kernel
-      } else {
-        row.seconds.push_back(seconds);
       }
     }
   }

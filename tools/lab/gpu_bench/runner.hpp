@@ -12,8 +12,7 @@
 
 namespace sluice::tools::lab::gpu_bench {
 
-inline constexpr std::string_view kPhases[] = {"cold",   "loads", "warm",     "sizes",
-                                               "beside", "write", "register", "checksum"};
+inline constexpr std::string_view kPhases[] = {"cold", "loads", "warm", "sizes", "beside"};
 
 // Returns a row for each phase and way. If something can't be measured here, the row has the
 // reason. `routes` are our routes that are measured warm. Shows its progress on a terminal.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -14,8 +15,6 @@
 
 namespace sluice::tools::lab::gpu_bench {
 namespace {
-
-constexpr std::uint64_t kPiece = 4 * kMiB;
 
 // Calls `work(at, size, thread)` for each piece of [0, length), by several threads.
 Result<void> by_pieces(std::uint64_t length, std::uint64_t piece, unsigned threads,
@@ -176,12 +175,11 @@ class RoutedWay : public Way {
   std::atomic<Last> last_{};  // of any thread
 };
 
-// One request may transfer less than requested, see ioctl.h. Returns the last reply.
-Result<sluice_transfer> transfer_all(const UniqueFd& fd, unsigned long request,
-                                     sluice_transfer rest) {
+// One request may read less than requested, see ioctl.h. Returns the last reply.
+Result<sluice_transfer> read_all(const UniqueFd& fd, sluice_transfer rest) {
   for (;;) {
     sluice_transfer asked = rest;
-    if (::ioctl(fd.get(), request, &asked) < 0) return Error::last("request to the daemon");
+    if (::ioctl(fd.get(), SLUICE_IOC_READ, &asked) < 0) return Error::last("request to the daemon");
     if (asked.done == 0 && rest.length > 0) return Error(EIO, "the daemon returned fewer bytes");
     if (asked.done >= rest.length) return asked;
     rest.buffer_offset += asked.done;
@@ -206,7 +204,7 @@ class DaemonWay : public RoutedWay {
     transfer.file_offset = file_offset;
     transfer.length = length;
     transfer.route = static_cast<std::uint32_t>(wanted_);
-    const auto done = SLUICE_TRY(transfer_all(fd_, SLUICE_IOC_READ, transfer));
+    const auto done = SLUICE_TRY(read_all(fd_, transfer));
     last_ = Last{Route{done.route}, Why{done.why}};
     return {};
   }
@@ -228,8 +226,8 @@ class EngineWay : public RoutedWay {
 
   Result<void> read(std::uint64_t file_offset, std::uint64_t length,
                     std::uint64_t offset) override {
-    const auto done = SLUICE_TRY(
-        engine_.read({.fd = fd_.get()}, *memory_, {offset, file_offset, length}, wanted_));
+    const auto done = SLUICE_TRY(engine_.read(
+        {.fd = fd_.get()}, *memory_, std::array{Segment{offset, file_offset, length}}, wanted_));
     last_ = Last{done.route, done.why};
     if (done.bytes != length) return Error(EIO, "the engine returned fewer bytes");
     return {};
@@ -315,45 +313,6 @@ Result<WayPtr> daemon_way(const Bench& bench, Route route) {
 Result<WayPtr> engine_way(const Bench& bench, Route route) {
   auto fd = SLUICE_TRY(open_for_reading(bench.file.path));
   return WayPtr(std::make_unique<EngineWay>(bench, std::move(fd), route));
-}
-
-Result<void> write_by_daemon(const Bench& bench, const UniqueFd& file) {
-  sluice_transfer transfer{};
-  transfer.buffer = SLUICE_TRY(register_with(file, *bench.target));
-  transfer.length = bench.file.size;
-  const auto written = transfer_all(file, SLUICE_IOC_WRITE, transfer);
-  sluice_buffer_unregister gone{transfer.buffer};
-  ::ioctl(file.get(), SLUICE_IOC_BUFFER_UNREGISTER, &gone);
-  if (!written) return written.error();
-  return {};
-}
-
-Result<void> write_by_engine(const Bench& bench, const UniqueFd& file) {
-  const auto memory = bench.target->memory();
-  const EngineFile to{
-      .fd = file.get(),
-      .write = [&](const std::byte* data, std::size_t size, std::uint64_t at) -> Result<void> {
-        while (size > 0) {
-          const ssize_t wrote = ::pwrite(file.get(), data, size, static_cast<off_t>(at));
-          if (wrote < 0) return Error::last("write the file");
-          data += wrote, at += static_cast<std::uint64_t>(wrote);
-          size -= static_cast<std::size_t>(wrote);
-        }
-        return {};
-      }};
-  SLUICE_TRY(bench.engine->write(to, *memory, {0, 0, bench.file.size}));
-  return {};
-}
-
-Result<void> write_by_pwrite(const Bench& bench, const UniqueFd& file) {
-  for (std::uint64_t at = 0; at < bench.file.size; at += kPiece) {
-    const std::uint64_t size = std::min(kPiece, bench.file.size - at);
-    const ssize_t wrote =
-        ::pwrite(file.get(), bench.staging() + at % kStaging, size, static_cast<off_t>(at));
-    if (wrote < 0) return Error::last("write the file");
-    if (static_cast<std::uint64_t>(wrote) != size) return Error(ENOSPC, "write all of the file");
-  }
-  return {};
 }
 
 }  // namespace sluice::tools::lab::gpu_bench

@@ -2,7 +2,6 @@
 #include "tools/lab/simulator/trace.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cmath>

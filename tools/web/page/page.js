@@ -1,5 +1,5 @@
 // Requests /api/ about every second and draws the answers. tools/web/handler.hpp lists the requests.
-import {bar, history as historyChart, replayChart, sparkline} from './charts.js';
+import {bar, history as historyChart, sparkline} from './charts.js';
 import {count, duration, element, encoded, file, files, fill, heatStep, kHeatWords, price, rate, score, sentence, shown,
   size} from './text.js';
 import {drawMap, mainTier} from './treemap.js';
@@ -17,7 +17,6 @@ let level = null;               // the answer of /api/tree that the map shows
 let inner = new Map();          // by `at`: the answers for its larger directories
 let chosen = null;              // the file that was explained last: {at, path}
 let byTier = false;             // what colours the map: the tier, or the heat
-let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest requests: answers to older ones are dropped
 let going = 0;                  // running requests for the map
 let mapDue = 0;                 // when to request it again, as Date.now()
@@ -183,10 +182,7 @@ function drawHottest(now) {
 // The price of each tier but the slowest, over time.
 async function drawPrices(now) {
   if (Date.now() < pricesDue) return;
-  const {tiers, optimize, policy, samples: seen} = await ask('prices').catch((problem) => {
-    if (problem.status !== 404) throw problem;
-    return {policy: 'older'};  // an older daemon
-  });
+  const {tiers, optimize, policy, samples: seen} = await ask('prices');
   pricesDue = Date.now() + 15000;
   if (policy !== 'value' || !seen.length) {
     fill($('prices'), words(policy === 'value' ? 'The first pass finds it out.'
@@ -289,14 +285,8 @@ async function go(steps) {
     if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
   } catch (problem) {
     if (turn !== goes) return;
-    if (problem.status !== 404) throw problem;
-    if (steps.length) return await go(steps.slice(0, -1));  // the directory no longer exists
-    // An older daemon does not support the map.
-    mapDue = Date.now() + 30000;
-    place = steps;
-    level = null;
-    drawCrumbs();
-    drawNoMap(sentence(problem.message));
+    if (problem.status !== 404 || !steps.length) throw problem;
+    await go(steps.slice(0, -1));  // the directory no longer exists
   } finally {
     --going;
   }
@@ -325,48 +315,6 @@ async function tell(at, path) {
   if (matchMedia('(max-width: 900px)').matches) $('story').scrollIntoView({block: 'nearest'});
 }
 
-function drawReplay() {
-  const box = $('replay');
-  switch (replay.state) {
-    case 'none':
-      box.replaceChildren(words('Record accesses for a day or a week to see how many requests a larger or smaller ' +
-        'fastest tier would serve, with Sluice’s policy and others:'),
-        element('pre', {}, element('code', {text: 'sluice trace record -o week.csv\nsluice web --trace week.csv'})));
-      return;
-    case 'running':
-      box.replaceChildren(words(`Replaying the trace: ${replay.done} of ${replay.total}`),
-        bar(100 * replay.done / replay.total, {label: 'replayed', thin: true}));
-      return;
-    case 'failed':
-      box.replaceChildren(element('p', {class: 'failed', text: sentence(replay.error)}));
-      return;
-    default: {
-      const policies = [...new Set(replay.results.map((each) => each.policy))];
-      const sizes = [...new Set(replay.results.map((each) => each.percent))];
-      const of = (policy, percent) => replay.results.find((each) => each.policy === policy && each.percent === percent);
-      const t = replay.trace;
-      box.replaceChildren(
-        words(`Requests that ${shown(replay.tier)} would serve, by its size as a part of the trace’s ${size(t.bytes)}. The trace has ` +
-          `${count(t.accesses)} accesses to ${files(t.files)} in ${duration(t.seconds)}. The oracle knows future accesses.`),
-        replayChart(replay.results, box.clientWidth),
-        element('details', {}, element('summary', {text: 'Table'}),
-          element('table', {},
-            element('tr', {}, element('th', {text: 'Policy', scope: 'col'}),
-              ...sizes.map((percent) => element('th', {class: 'number', text: percent + '%', scope: 'col'}))),
-            ...policies.map((policy) => element('tr', {}, element('td', {text: policy}),
-              ...sizes.map((percent) => element('td', {class: 'number', text: (100 * of(policy, percent).hit_ratio).toFixed(1)})))))));
-    }
-  }
-}
-
-async function refreshReplay() {
-  if (replay && replay.state !== 'running') return;
-  const answer = await ask('replay');
-  if (JSON.stringify(answer) === JSON.stringify(replay)) return;
-  replay = answer;
-  drawReplay();
-}
-
 async function refresh() {
   const now = await ask('activity');
   // The pool was mounted again: the counts belong to the old mount. `now` is in whole seconds.
@@ -386,7 +334,7 @@ async function refresh() {
   drawGpu(now);
   before = now;
   let trouble = null;
-  for (const part of [() => drawReceipts(now), () => drawPrices(now), refreshMap, refreshReplay])
+  for (const part of [() => drawReceipts(now), () => drawPrices(now), refreshMap])
     await part().catch((problem) => { trouble ??= problem; });
   if (trouble) throw trouble;
 }
@@ -431,6 +379,5 @@ new ResizeObserver(() => {
   if (width === $('map').clientWidth) return;
   width = $('map').clientWidth;
   redrawMap();
-  if (replay?.state === 'done') drawReplay();
 }).observe($('map'));
 keepRefreshing();

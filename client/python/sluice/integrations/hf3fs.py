@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
-from .._library import Error, check, declare, library
+from .._library import Error, beside, declare
 
 __all__ = ["deregister_fd", "extract_mount_point", "ioring", "iovec", "make_ioring", "make_iovec", "register_fd"]
 _PATIENCE_S = 0.2  # how long a wait goes on before Python can handle signals
@@ -46,6 +46,7 @@ class _Timespec(ctypes.Structure):
 
 
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+    "hf3fs_error": (c_char_p, []),
     "hf3fs_extract_mount_point": (c_int, [c_char_p, c_int, c_char_p]),
     "hf3fs_iovwrap": (c_int, [POINTER(_IovStruct), c_void_p, c_char_p, c_char_p, c_size_t, c_size_t, c_int]),
     "hf3fs_iovdestroy": (None, [POINTER(_IovStruct)]),
@@ -62,7 +63,13 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 @functools.cache
 def _lib() -> ctypes.CDLL:
-    return declare(library(), _FUNCTIONS)
+    return declare(beside("libsluice_hf3fs.so.1"), _FUNCTIONS)
+
+
+def check(code: int) -> int:
+    if code < 0:
+        raise Error(-code, os.fsdecode(_lib().hf3fs_error()))
+    return code
 
 
 def _encoded(mount_point: str | None) -> bytes:
@@ -193,9 +200,7 @@ def extract_mount_point(path: str | os.PathLike[str]) -> str | None:
 
 def register_fd(fd: int, flags: int = 0) -> None:
     """Makes a descriptor usable in prepare(). Call deregister_fd() before it is closed."""
-    code = _lib().hf3fs_reg_fd(fd, flags)
-    if code > 0:
-        raise Error(code, os.fsdecode(library().sluice_error()))
+    check(min(-_lib().hf3fs_reg_fd(fd, flags), 0))
 
 
 def deregister_fd(fd: int) -> None:

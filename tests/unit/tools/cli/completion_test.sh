@@ -55,7 +55,6 @@ expect '' no-such-verb ''
 expect 'status ' stat
 expect 'resume ' tier res
 expect 'value thresholds ' mount --policy ''
-expect 'info ' log-level i
 expect 'bandwidth ' set ban
 expect 'status ' help stat
 expect 'resume ' help tier res

@@ -58,11 +58,9 @@ expect_code 2 explain
 expect_code 2 explain --color=sometimes /
 expect_code 2 plan --limit many
 expect_code 2 top
-expect_code 2 log-level
 expect_code 2 set
 expect_code 2 set --reset bandwidth / /
-expect_code 2 log-level loud /proc
-expect_code 1 log-level debug /proc
+expect_code 1 set log_level debug /proc
 expect_code 2 top --once --interval 0
 expect_code 2 web --port 70000
 expect_code 2 reload / --config /no/such/file.toml
@@ -123,13 +121,6 @@ expect_code 1 bundle /proc
 expect_code 1 bundle --output /no/such/folder/file
 expect_code 1 bundle --output "$0"
 expect_code 2 bundle / /
-for moved in 'simulate' 'gpu bench' 'help simulate'; do
-  # shellcheck disable=SC2086
-  expect_code 2 $moved
-  # shellcheck disable=SC2086
-  said=$("$sluice" $moved 2>&1 || true)
-  [[ $said == *"moved to sluice-lab; run 'sluice-lab "* && $said != *$'\n'* ]] || report "sluice $moved says: $said"
-done
 # Captured first, here and below: the verb exits with 2, as it should, but `pipefail` would make that a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || report "no help with a misspelt verb: $said"
@@ -139,8 +130,6 @@ said=$("$sluice" mount --teir=a=/a /proc 2>&1 || true)
 [[ $said == *"did you mean '--tier'?"* ]] || report "no help with a misspelt option: $said"
 said=$("$sluice" status --colour-of-the-sky /proc 2>&1 || true)
 [[ $said == *"unknown option '--colour-of-the-sky'; see"* ]] || report "an unknown option is not named: $said"
-said=$("$sluice" log-level debg /proc 2>&1 || true)
-[[ $said == *"did you mean 'debug'?"* ]] || report "no help with a misspelt level: $said"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -196,18 +185,13 @@ check_program 16
 
 # The descriptions of the options are those of the table.
 "$source/tools/update-options.sh" --check "$sluice" >&2 || report "descriptions of options are not up to date"
-# The old spellings of debug options name the new ones.
-said=$("$sluice" mount --no-passthrough --tier a=/a / 2>&1 || true)
-[[ $said == *"--no-passthrough is now --debug passthrough=off"* ]] || report "no help with an old flag: $said"
-said=$("$sluice" mount --gpu-chunk 1MiB --tier a=/a / 2>&1 || true)
-[[ $said == *"--gpu-chunk is now --debug gpu_chunk=1MiB"* ]] || report "no help with an old flag: $said"
 said=$("$sluice" mount --debug gpu_chunck=1MiB --tier a=/a / 2>&1 || true)
 [[ $said == *"did you mean 'gpu_chunk'?"* ]] || report "no help with a misspelt debug option: $said"
 [[ $("$sluice" mount --help) != *passthrough* ]] || report "mount --help shows a debug option"
 
 if [[ $lab ]]; then
   sluice=$lab
-  check_program 8
+  check_program 4
   expect_code 2 frobnicate
   expect_code 2 gpu-bench
   expect_code 2 gpu-bench --size 5 /tmp
@@ -225,12 +209,5 @@ if [[ $lab ]]; then
   expect_code 2 fsbench --rounds 0 a=/tmp
   expect_code 2 fsbench --only no-such-row a=/tmp
   expect_code 0 fsbench --list
-  expect_code 2 movebench
-  expect_code 2 movebench --sluice "$0" --bandwidth 1000
-  expect_code 2 heatbench --only all
-  expect_code 2 planbench --rounds 0
-  expect_code 0 planbench --files 1000 --rounds 1
-  expect_code 2 cufilebench
-  expect_code 2 cufilebench --batch 65 "$0"
 fi
 ((failures == 0))

@@ -30,8 +30,7 @@ class WebHandlerTest : public testing::Test {
 
   test::TempDir dir_;  // used as the mount point, but not mounted
   const std::string token_ = make_token();
-  const WebReplay replay_{"", "nvme"};
-  WebHandler handler_{dir_.path(), token_, replay_};
+  WebHandler handler_{dir_.path(), token_};
 };
 
 TEST_F(WebHandlerTest, TokensAreLongAndUnique) {
@@ -62,9 +61,9 @@ TEST_F(WebHandlerTest, PageNeedsNoTokenAndHasAStrictPolicy) {
 TEST_F(WebHandlerTest, ApiNeedsTheToken) {
   const auto with = [&](HttpHeaders headers) {
     headers.emplace_back("host", "127.0.0.1:9465");
-    return ask("/api/replay", std::move(headers));
+    return ask("/api/activity", std::move(headers));
   };
-  EXPECT_EQ(code(with({{"authorization", "Bearer " + token_}})), "200");
+  EXPECT_EQ(code(with({{"authorization", "Bearer " + token_}})), "503");  // not mounted
   std::string other = token_;
   other.back() = other.back() == '0' ? '1' : '0';
   for (const std::string& wrong :
@@ -74,7 +73,7 @@ TEST_F(WebHandlerTest, ApiNeedsTheToken) {
   }
   EXPECT_NE(error(with({})).find("address that 'sluice web' printed"), std::string::npos);
   // Not accepted in the address, because addresses appear in logs.
-  EXPECT_EQ(code(ask("/api/replay", {{"host", "localhost"}}, "token=" + token_)), "401");
+  EXPECT_EQ(code(ask("/api/activity", {{"host", "localhost"}}, "token=" + token_)), "401");
 }
 
 TEST_F(WebHandlerTest, OnlyLoopbackHostsAreAccepted) {
@@ -90,10 +89,10 @@ TEST_F(WebHandlerTest, OnlyLoopbackHostsAreAccepted) {
 TEST_F(WebHandlerTest, OtherOriginsAreRefused) {
   const auto from = [&](const std::string& origin) {
     return code(ask(
-        "/api/replay",
+        "/api/activity",
         {{"host", "localhost:9465"}, {"origin", origin}, {"authorization", "Bearer " + token_}}));
   };
-  EXPECT_EQ(from("http://localhost:9465"), "200");
+  EXPECT_EQ(from("http://localhost:9465"), "503");  // not mounted
   for (const char* bad : {"http://localhost:9466", "https://localhost:9465", "http://evil.example",
                           "null", "http://127.0.0.1:9465"})
     EXPECT_EQ(from(bad), "403") << bad;
@@ -114,31 +113,6 @@ TEST_F(WebHandlerTest, PathMustBeValid) {
       EXPECT_EQ(code(ask_api(what, query)), "400") << what << "?" << query;
   }
   EXPECT_EQ(code(ask_api("none")), "404");
-}
-
-TEST_F(WebHandlerTest, UnreadableTraceIsReported) {
-  const WebReplay replay(dir_ / "none.csv", "nvme");
-  Json state;
-  do {
-    state = replay.state();
-  } while (state.at("state") == "running");
-  EXPECT_EQ(state.at("state"), "failed");
-  EXPECT_NE(state.at("error").get<std::string>().find("none.csv"), std::string::npos);
-}
-
-TEST_F(WebHandlerTest, TraceIsReplayedWithEachSizeAndPolicy) {
-  std::string text = "time,id,size\n";
-  for (int i = 0; i < 400; ++i)
-    text += std::to_string(i * 60) + "," + std::to_string(i % 40) + ",1000\n";
-  const WebReplay replay(dir_.make_file("t.csv", text), "nvme");
-  Json state;
-  do {
-    state = replay.state();
-  } while (state.at("state") == "running");
-  ASSERT_EQ(state.at("state"), "done") << state;
-  EXPECT_EQ(state.at("tier"), "nvme");
-  EXPECT_EQ(state.at("trace").at("accesses"), 400);
-  EXPECT_EQ(state.at("results").size(), 42u);
 }
 
 }  // namespace
