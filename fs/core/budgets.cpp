@@ -333,14 +333,15 @@ void Budgets::changed(const InodePtr& directory) {
   const auto fd = parts_.descriptors.any(directory);
   const auto own = fd ? own_budget((*fd)->get()) : std::nullopt;
   if (own) is_active_ = true;
-  const auto budget = fd ? budget_of(own, *rules(), parts_.tree.path_of(directory)) : std::nullopt;
+  Budget budget{kNoBudget, 0};
+  if (const auto now = budget_of(own, *rules(), parts_.tree.path_of(directory))) budget = *now;
   for (const Above& each : above(climb(directory))) {
     const MutexLock lock(each.tree->mutex);
     each.tree->must_list = true;
     // The next operation counts with it.
     if (each.id != directory->id() || !fd || each.tree->budget == budget) continue;
     each.tree->files.end_spares();
-    each.tree->budget = budget.value_or(Budget{kNoBudget, 0});
+    each.tree->budget = budget;
   }
   may_have_room();
   const MutexLock lock(mutex_);
