@@ -5,7 +5,6 @@
 #include <linux/fs.h>
 #include <linux/limits.h>
 #include <sys/ioctl.h>
-#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -51,8 +50,7 @@ bool has_xattr(const ProcPath& path, const char* name) {
 // A change must not end half way: attributes of a directory are those of its fastest copy.
 Result<void> check_writable(const OpenCopies& copies) {
   for (const OpenCopy& copy : copies.reachable) {
-    struct statvfs fs {};
-    if (::fstatvfs(copy.get(), &fs) == 0 && (fs.f_flag & ST_RDONLY))
+    if (copy.tier->is_read_only())
       return Error(EROFS, "a copy of the directory is on a tier that is read-only");
   }
   return {};
