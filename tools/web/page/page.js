@@ -285,8 +285,13 @@ async function go(steps) {
     if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
   } catch (problem) {
     if (turn !== goes) return;
-    if (problem.status !== 404 || !steps.length) throw problem;
-    await go(steps.slice(0, -1));  // the directory no longer exists
+    if (problem.status !== 404) throw problem;
+    if (steps.length) return await go(steps.slice(0, -1));  // the directory no longer exists
+    mapDue = Date.now() + 30000;
+    place = steps;
+    level = null;
+    drawCrumbs();
+    drawNoMap(sentence(problem.message));
   } finally {
     --going;
   }
