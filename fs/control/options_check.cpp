@@ -242,6 +242,7 @@ bool is_tier_in_use(const std::string& root) {
 std::string tier_below(const std::string& path) {
   constexpr int kDepth = 2;
   std::size_t left = 10'000;  // entries: a large directory is not worth the time
+  const auto device = device_of(AT_FDCWD, path.c_str());
   std::vector<std::string> level{path}, next;
   for (int depth = 0; depth < kDepth; ++depth) {
     for (const std::string& directory : level) {
@@ -251,6 +252,8 @@ std::string tier_below(const std::string& path) {
         --left;
         const std::string_view name = entry->d_name;
         if (entry->d_type != DT_DIR || name == "." || name == ".." || name == ".sluice") continue;
+        // Another filesystem may be that of a daemon that does not answer.
+        if (device_of(::dirfd(stream.get()), entry->d_name) != device) continue;
         next.push_back(directory + "/" + std::string(name));
         if (is_tier_in_use(next.back())) return next.back();
       }
