@@ -192,13 +192,19 @@ void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool(
     ++sum.files;
     sum.bytes += file.bytes;
   };
-  // `due` counts also what waits: later files are not needed.
+  // `due` counts also what waits. A file whose turn comes when enough is due is said to stay only
+  // if a later one goes in its place.
   std::uint64_t freed = 0, due = 0;
-  struct Waiting {
-    Going file;
-    bool is_due;
+  std::vector<Going> waiting;
+  std::size_t needed = 0;  // of those that wait, so many are said to stay if they do
+  std::map<Kept, Sum> kept;
+  const auto add_kept = [&] {
+    for (const auto& [why, sum] : std::exchange(kept, {})) {
+      out.kept[why].files += sum.files;
+      out.kept[why].bytes += sum.bytes;
+    }
+    needed = waiting.size();
   };
-  std::vector<Waiting> waiting;
   while (freed < excess && (out.is_complete = go_on())) {
     const auto next = turns.skip();
     if (!next) break;
@@ -213,16 +219,21 @@ void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool(
       due += file.bytes;
       add(out.now, file);
       if (out.first.size() < kMostNamed) out.first.push_back(std::move(file));
-    } else if (is_for_now(*turn->kept)) {
-      due += file.bytes;
-      waiting.push_back({std::move(file), is_due});
-    } else if (is_due) {
-      add(out.kept[*turn->kept], file);
+      add_kept();
+      continue;
     }
+    if (is_for_now(*turn->kept)) {
+      due += file.bytes;
+      waiting.push_back(std::move(file));
+    } else {
+      add(kept[*turn->kept], file);
+    }
+    if (is_due) add_kept();
   }
-  for (auto& [file, is_due] : waiting) {
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    Going& file = waiting[i];
     if (freed >= excess || !out.is_complete) {
-      if (is_due) add(out.kept[*file.why], file);
+      if (i < needed) add(out.kept[*file.why], file);
       continue;
     }
     freed += file.bytes;

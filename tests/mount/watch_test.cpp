@@ -123,8 +123,7 @@ TEST_F(WatchTest, TreeDescribesADirectoryOfAnyNameAfterAPass) {
   EXPECT_EQ(level.at("children")[0].at("tiers"), (Json{{"hdd", 2 * kMiB}}));
   EXPECT_NEAR(level.at("children")[1].at("heat").get<double>(), 6, 0.1);
   EXPECT_NEAR(level.at("heat").get<double>(), 2, 0.1);
-  EXPECT_NE(tree("/none").at("error").get<std::string>().find("not among"),
-            std::string::npos);
+  EXPECT_NE(tree("/none").at("error").get<std::string>().find("not among"), std::string::npos);
 }
 
 TEST_F(WatchTest, MoveInProgressReportsItsProgress) {
