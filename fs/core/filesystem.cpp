@@ -41,24 +41,70 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       lists_(settings.lists),
       table_(pool, settings.handover),
       times_(pool, store),
-      tree_(pool, table_, times_, namespace_),
+      tree_(pool, table_, times_, names_lock_),
       away_(pool, store, tree_),
       engine_(engine),
       descriptors_(pool, tree_, kernel),
       pages_(pool, kernel, descriptors_),
-      budgets_({pool, store, table_, tree_, descriptors_, clock, settings.budget_rest},
+      budgets_({.store = store,
+                .table = table_,
+                .tree = tree_,
+                .descriptors = descriptors_,
+                .clock = clock,
+                .rest = settings.budget_rest},
                std::move(settings.budgets)),
       accesses_(store, table_, tree_, clock, with_budgets(std::move(settings.accesses))),
-      relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
-                  clock, [this](InodeId id) { file_is_free(id); }}),
-      pins_(pool, table_, tree_, descriptors_, namespace_, rules_of(settings.migration)),
-      attributes_(
-          {pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_, budgets_}),
-      names_({pool, store, table_, namespace_, tree_, descriptors_, times_, away_, attributes_,
-              pins_, engine_, budgets_, [this](InodeId id) { file_is_gone(id); }}),
-      files_({pool, kernel, table_, namespace_, tree_, descriptors_, attributes_, names_, pages_,
-              accesses_, relocator_, engine_, budgets_, settings.small_file,
-              [this](InodeId id) { file_is_free(id); }}),
+      relocator_({.pool = pool,
+                  .store = store,
+                  .kernel = kernel,
+                  .table = table_,
+                  .names_lock = names_lock_,
+                  .tree = tree_,
+                  .descriptors = descriptors_,
+                  .times = times_,
+                  .engine = engine_,
+                  .clock = clock,
+                  .file_is_free = [this](InodeId id) { file_is_free(id); }}),
+      pins_(pool, table_, tree_, descriptors_, names_lock_, rules_of(settings.migration)),
+      attributes_({.pool = pool,
+                   .store = store,
+                   .kernel = kernel,
+                   .names_lock = names_lock_,
+                   .tree = tree_,
+                   .descriptors = descriptors_,
+                   .times = times_,
+                   .pages = pages_,
+                   .away = away_,
+                   .budgets = budgets_}),
+      names_({.pool = pool,
+              .store = store,
+              .table = table_,
+              .names_lock = names_lock_,
+              .tree = tree_,
+              .descriptors = descriptors_,
+              .times = times_,
+              .away = away_,
+              .attributes = attributes_,
+              .pins = pins_,
+              .engine = engine_,
+              .budgets = budgets_,
+              .budget_trees = budgets_.trees(),
+              .file_is_gone = [this](InodeId id) { file_is_gone(id); }}),
+      files_({.pool = pool,
+              .kernel = kernel,
+              .table = table_,
+              .names_lock = names_lock_,
+              .tree = tree_,
+              .descriptors = descriptors_,
+              .attributes = attributes_,
+              .names = names_,
+              .pages = pages_,
+              .accesses = accesses_,
+              .relocator = relocator_,
+              .engine = engine_,
+              .budgets = budgets_,
+              .small_file = settings.small_file,
+              .file_is_free = [this](InodeId id) { file_is_free(id); }}),
       // The result is ignored: a plan that lacks the accesses of the last seconds is good enough.
       migration_(settings.migration ? std::make_unique<Migration>(
                                           pool, store, relocator_,
@@ -66,15 +112,50 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                                           with_census(*std::move(settings.migration)), clock)
                                     : nullptr),
       moves_(pool, tree_, attributes_, migration_.get()),
-      gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_},
-           {table_, tree_, descriptors_, attributes_, engine_, std::move(settings.hbm_list)}),
+      gpu_({.pool = pool,
+            .tree = tree_,
+            .descriptors = descriptors_,
+            .attributes = attributes_,
+            .pages = pages_,
+            .accesses = accesses_,
+            .files = files_,
+            .moves = moves_,
+            .engine = engine_},
+           {.table = table_,
+            .tree = tree_,
+            .descriptors = descriptors_,
+            .attributes = attributes_,
+            .engine = engine_,
+            .list = std::move(settings.hbm_list)}),
       // The result is ignored: a forecast that lacks the accesses of the last seconds is good
       // enough.
-      budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
-                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); },
-                      [this] { [[maybe_unused]] const auto flushed = flush(); }}),
-      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, gpu_.hbm_pins(), accesses_,
-               gpu_, moves_, budgets_, budget_keeper_.forecast(), clock, migration_.get()}) {
+      budget_keeper_({.pool = pool,
+                      .store = store,
+                      .table = table_,
+                      .tree = tree_,
+                      .descriptors = descriptors_,
+                      .kernel = kernel,
+                      .names = names_,
+                      .trees = budgets_.trees(),
+                      .budgets = budgets_,
+                      .clock = clock,
+                      .rest = settings.budget_rest,
+                      .file_is_gone = [this](InodeId id) { file_is_gone(id); },
+                      .flush = [this] { [[maybe_unused]] const auto flushed = flush(); }}),
+      xattrs_({.pool = pool,
+               .store = store,
+               .tree = tree_,
+               .descriptors = descriptors_,
+               .attributes = attributes_,
+               .pins = pins_,
+               .hbm = gpu_.hbm_pins(),
+               .accesses = accesses_,
+               .gpu = gpu_,
+               .moves = moves_,
+               .budget_trees = budgets_.trees(),
+               .forecast = budget_keeper_.forecast(),
+               .clock = clock,
+               .migration = migration_.get()}) {
   tree_.keep_spares();
 }
 
@@ -82,7 +163,7 @@ Filesystem::~Filesystem() = default;
 
 void Filesystem::change(Tuning tuning) {
   pins_.change_rules(tuning.migration.policy.rules);
-  budgets_.change_rules(std::move(tuning.budgets));
+  budgets_.trees().change_rules(std::move(tuning.budgets));
   if (migration_) migration_->change(std::move(tuning.migration), tuning.limits);
 }
 
@@ -153,14 +234,14 @@ void Filesystem::tier_went_offline(Tier& tier) {
   engine_.forget_filesystem(tier.device());
   tree_.tier_went_offline(tier.index());
   pins_.tiers_changed();
-  budgets_.search_again();
+  budgets_.trees().search_again();
 }
 
 // Intents that waited for the tier are executed before any request can see it.
 void Filesystem::tier_returned(Tier& tier) {
   std::vector<InodeId> changed;
   {
-    const ExclusiveLock no_names(namespace_.lock);
+    const ExclusiveLock no_names(names_lock_.mutex);
     if (const auto replayed = relocator_.replay_for(tier.index()); !replayed) {
       log::get().error("cannot use a tier that came back: tier={} why={}", tier.name(),
                        replayed.error().text());
@@ -171,7 +252,7 @@ void Filesystem::tier_returned(Tier& tier) {
     changed = tree_.rediscover_all(tier.index());
   }
   pins_.tiers_changed();
-  budgets_.search_again();
+  budgets_.trees().search_again();
   pool_.take_back_tiers();
   drop_names_and_listings(changed);
   if (migration_) migration_->resume_requests();
@@ -193,7 +274,7 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
   // Without the lock: a disk that hangs must not stop those who use the others.
   Pool::Replacement replacement = SLUICE_TRY(pool_.prepare_replacement(settings));
   {
-    const ExclusiveLock no_names(namespace_.lock);
+    const ExclusiveLock no_names(names_lock_.mutex);
     lost = pool_.replace(std::move(replacement));
     const TierIndex index = pool_.by_name(settings.name)->index();
     is_new_place = pool_.size() > before;
@@ -226,12 +307,12 @@ void Filesystem::tier_added(TierIndex tier) {
   tree_.tier_added(tier);
   std::vector<InodeId> changed;
   {
-    const ExclusiveLock no_names(namespace_.lock);
+    const ExclusiveLock no_names(names_lock_.mutex);
     changed = tree_.rediscover_all(tier);
   }
   drop_names_and_listings(changed);
   pins_.tiers_changed();  // a pin may name the new tier
-  budgets_.search_again();
+  budgets_.trees().search_again();
 }
 
 // Names that the kernel has cached may mean other files now.

@@ -30,9 +30,10 @@
 #include "fs/core/gpu_files.hpp"
 #include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
+#include "fs/core/lock_order.hpp"
 #include "fs/core/move_requests.hpp"
 #include "fs/core/names.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 #include "fs/core/page_watch.hpp"
 #include "fs/core/pins.hpp"
 #include "fs/core/relocator.hpp"
@@ -53,7 +54,7 @@ class Filesystem {
     AccessTracker::Settings accesses = {};
     std::optional<Migration::Settings> migration = {};  // nothing: files are never moved
     std::vector<BudgetRule> budgets = {};
-    std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
+    std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see BudgetTrees
     Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
     FileLists* lists = nullptr;    // where the names on each disk are kept; nullptr: nowhere
     std::string hbm_list = {};     // the file with the pins to GPU memory, see HbmPins
@@ -90,7 +91,7 @@ class Filesystem {
   // other files now. REQUIRES: no other member was called.
   bool inherit();
   void change(Tuning tuning);
-  // Begins to keep directories within their budgets. REQUIRES: called once, after inherit().
+  // Begins to keep directories within their budgets. Called once, after inherit().
   void keep_budgets() { budget_keeper_.start(); }
   // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,
   // and writes access counts to the store.
@@ -123,7 +124,7 @@ class Filesystem {
   KernelSide& kernel_;
   FileLists* const lists_;
   InodeTable table_;
-  Namespace namespace_;
+  NamesLock names_lock_;
   ShownTimes times_;
   DirectoryTree tree_;
   AwayTiers away_;
@@ -142,9 +143,8 @@ class Filesystem {
   GpuFiles gpu_;
   BudgetKeeper budget_keeper_;
   Xattrs xattrs_;
-  // Held while a tier goes offline or online, or another disk takes its place. Before
-  // Namespace::lock.
-  Mutex presence_;
+  // Held while a tier goes offline or online, or another disk takes its place.
+  Mutex presence_ ACQUIRED_AFTER(lock_order::presence) ACQUIRED_BEFORE(lock_order::listing);
   unsigned ticks_ = 0;
 };
 

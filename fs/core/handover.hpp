@@ -29,10 +29,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "fs/core/request_note.hpp"
+#include "fs/core/kernel_request.hpp"
 
 namespace sluice {
 
@@ -102,9 +103,11 @@ class RecordTable {
     __atomic_store_n(used_, next + 1, __ATOMIC_RELEASE);
     return &records_[next];
   }
-  // REQUIRES: `record` is from allocate() or for_each().
+  // CHECKED: `record` is one of the table's.
   void release(Record* record) {
     if (record == nullptr) return;
+    SLUICE_CHECK(index_of(record) < __atomic_load_n(used_, __ATOMIC_ACQUIRE),
+                 "a record that is released belongs to the table");
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(record), 0, __ATOMIC_RELEASE);
     *record = Record{};
     MutexLock lock(mutex_);
@@ -173,6 +176,8 @@ class Handover {
   // From here on, if a thread of this process crashes, the request that it answers is noted for
   // the successor.
   void note_crashes();
+  // Sets the kernel's number of the request that the calling thread answers; 0: none.
+  static void set_answered(std::uint64_t unique);
   // REQUIRES: the request is a repetition, and begin_note() was not called for it. If the
   // predecessor crashed in it, counts that. Returns how many daemons have crashed in it.
   unsigned count_crashes(std::uint64_t unique, std::uint32_t opcode);

@@ -13,7 +13,6 @@
 #include "base/file_at.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/repetition.hpp"
-#include "fs/core/request_note.hpp"
 #include "tiering/twins.hpp"
 
 namespace sluice {
@@ -74,15 +73,15 @@ Result<Entry> Names::entry_with_reference(const std::vector<Located>& found, con
   const InodePtr inode =
       parts_.table.intern(found, parent->id(), name, InodeTable::LookupBy::Kernel);
   if (!inode) return Error(EIO, "two files with one identity");
-  return entry_of(inode, found[0], parts_.names.switches());
+  return entry_of(inode, found[0], parts_.names_lock.switches());
 }
 
 Result<Entry> Names::lookup(InodeId parent, const char* name) {
   if (std::strcmp(name, ".") == 0) return lookup_self_or_parent(parent, false);
   if (std::strcmp(name, "..") == 0) return lookup_self_or_parent(parent, true);
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
-  const auto known = SLUICE_TRY(
-      parts_.tree.look_up(directory, name, NamesLock::Free, InodeTable::LookupBy::Kernel));
+  const auto known =
+      SLUICE_TRY(parts_.tree.look_up(directory, name, NamesHeld::No, InodeTable::LookupBy::Kernel));
   if (known.inode) return entry_of(known.inode, known.found[0], known.switches);
   Entry missing;
   // The name may exist on a tier that is offline, so the kernel must not cache that it does not
@@ -92,13 +91,15 @@ Result<Entry> Names::lookup(InodeId parent, const char* name) {
 }
 
 Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
+                                 const KernelRequest& request,
                                  const std::function<Result<Located>(const OpenCopy&)>& make) {
+  parts_.names_lock.mutex.assert_held_shared();
   const char* const name = file.name;
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
   if (*name != '\0') {
-    auto made = SLUICE_TRY(made_by_first_attempt(known, name, file.type, file.owner));
+    auto made = SLUICE_TRY(made_by_first_attempt(known, name, file.type, file.owner, request));
     if (made) return *std::move(made);
-    remember_beginning();
+    remember_beginning(request);
     // The name may have been created directly on a tier other than the one that is chosen below.
     struct stat st {};
     for (const OpenCopy& copy : known.reachable) {
@@ -136,37 +137,38 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
 }
 
 // Makes a name in `parent` by calling `make_it` with the copy of `parent` on the chosen tier.
-Result<Entry> Names::make(InodeId parent, const NewFile& file,
+Result<Entry> Names::make(InodeId parent, const NewFile& file, const KernelRequest& request,
                           const std::function<Result<void>(int directory)>& make_it) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, file.name)) return Error(EPERM, "make a name");
-  SharedLock lock(parts_.names.lock);
+  SharedLock lock(parts_.names_lock.mutex);
   const Located made =
-      SLUICE_TRY(place_new(directory, file, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, file, request, [&](const OpenCopy& copy) -> Result<Located> {
         if (const auto done = make_it(copy.get()); !done) return done.error();
         return copy.tier->identify(copy.get(), file.name);
       }));
   const Entry entry = SLUICE_TRY(entry_with_reference({made}, directory, file.name));
   if (S_ISDIR(made.st.st_mode)) {
     if (parts_.away.has_offline_copy(directory)) parts_.tree.set_partly_unknown(entry.id);
-    parts_.budgets.directory_made(directory, file.name);
+    parts_.budget_trees.directory_made(directory, file.name);
   }
   return entry;
 }
 
 Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
-                           const Caller& caller) {
+                           const Caller& caller, const KernelRequest& request) {
   // mknod(2) makes a regular file if the mode has no type.
   const mode_t type = mode & S_IFMT ? mode & S_IFMT : S_IFREG;
-  return make(parent, {name, type, caller.uid}, [&](int directory) -> Result<void> {
+  return make(parent, {name, type, caller.uid}, request, [&](int directory) -> Result<void> {
     const CreateAs creator(caller);
     if (::mknodat(directory, name, mode, device) < 0) return Error::last("mknod");
     return {};
   });
 }
 
-Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller) {
-  return make(parent, {name, S_IFDIR, caller.uid}, [&](int directory) -> Result<void> {
+Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller,
+                           const KernelRequest& request) {
+  return make(parent, {name, S_IFDIR, caller.uid}, request, [&](int directory) -> Result<void> {
     const CreateAs creator(caller);
     if (::mkdirat(directory, name, mode) < 0) return Error::last("mkdir");
     return {};
@@ -174,46 +176,49 @@ Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const 
 }
 
 Result<Entry> Names::symlink(const char* target, InodeId parent, const char* name,
-                             const Caller& caller) {
-  return make(parent, {name, S_IFLNK, caller.uid}, [&](int directory) -> Result<void> {
+                             const Caller& caller, const KernelRequest& request) {
+  return make(parent, {name, S_IFLNK, caller.uid}, request, [&](int directory) -> Result<void> {
     const CreateAs creator(caller);
     if (::symlinkat(target, directory, name) < 0) return Error::last("symlink");
     return {};
   });
 }
 
-Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) {
-  auto linked = try_link(id, new_parent, new_name);
+Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name,
+                          const KernelRequest& request) {
+  auto linked = try_link(id, new_parent, new_name, request);
   if (failed_with(linked, ENOSPC) && parts_.pool.twins().make_room_where_full())
-    linked = try_link(id, new_parent, new_name);
+    linked = try_link(id, new_parent, new_name, request);
   return linked;
 }
 
-Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_name) {
+Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_name,
+                              const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
   const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit_link(file, directory));
   // Locked before the names: a spill locks the file first and then the names.
-  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
-  SharedLock lock(parts_.names.lock);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file, request));
+  SharedLock lock(parts_.names_lock.mutex);
   SLUICE_TRY(guard.check_name());
   const TierIndex tier = file->tier();
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(directory));
-  const auto there = SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held));
+  const auto there = SLUICE_TRY(parts_.tree.locate(known, new_name, NamesHeld::Yes));
   if (!there.empty()) {
     struct stat st {};
     if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
     const bool is_same = there[0].st.st_dev == st.st_dev && there[0].st.st_ino == st.st_ino;
     // The first attempt found no such name, so it made this one.
-    if (is_same && remembered(Fact::Began)) return entry_with_reference(there, directory, new_name);
+    if (is_same && request.remembered(Fact::Began))
+      return entry_with_reference(there, directory, new_name);
     return Error(EEXIST, "link");
   }
   SLUICE_TRY(parts_.away.note_new_name(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier, Spares::Use));
   const ShownTimes::NameChange changing(parts_.times, *directory);
-  remember_beginning();
+  remember_beginning(request);
   {
     const CallersRoom as_caller(*copy.tier);
     if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0)
@@ -271,17 +276,18 @@ void Names::set_removed(const InodePtr& directory, bool removed) {
     state->directory.removed = removed;
   }
   // Its budget may have been dropped meanwhile.
-  if (!removed) parts_.budgets.changed(directory);
+  if (!removed) parts_.budget_trees.changed(directory);
 }
 
 // Only once the name is gone: a budget must not be lost to an rmdir that fails.
 void Names::end_budget(InodeId directory) {
   if (const InodePtr inode = parts_.table.find(directory); inode && inode->is_directory())
-    parts_.budgets.directory_removed(inode);
+    parts_.budget_trees.directory_removed(inode);
 }
 
-Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
-  const auto victim = remembered(Fact::Victim);
+Result<bool> Names::was_removed(const OpenCopies& parent, const char* name,
+                                const KernelRequest& request) {
+  const auto victim = request.remembered(Fact::Victim);
   if (!victim || SLUICE_TRY(has_identity(parent, name, InodeId{*victim}))) return false;
   const InodePtr known = parts_.table.find(InodeId{*victim});
   if (!parent.complete) {
@@ -293,30 +299,31 @@ Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
   return true;
 }
 
-Result<void> Names::unlink(InodeId parent, const char* name) {
+Result<void> Names::unlink(InodeId parent, const char* name, const KernelRequest& request) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   for (;;) {
-    const InodePtr moving = parts_.tree.moving_file(directory, name, NamesLock::Free);
-    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving));
-    SharedLock lock(parts_.names.lock);
-    if (parts_.tree.moving_file(directory, name, NamesLock::Held) != moving)
+    const InodePtr moving = parts_.tree.moving_file(directory, name, NamesHeld::No);
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving, request));
+    SharedLock lock(parts_.names_lock.mutex);
+    if (parts_.tree.moving_file(directory, name, NamesHeld::Yes) != moving)
       continue;  // a move began or ended meanwhile
     SLUICE_TRY(guard.check_name());
-    return unlink_locked(directory, name);
+    return unlink_locked(directory, name, request);
   }
 }
 
-Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
+Result<void> Names::unlink_locked(const InodePtr& directory, const char* name,
+                                  const KernelRequest& request) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  if (SLUICE_TRY(was_removed(copies, name))) return {};
+  if (SLUICE_TRY(was_removed(copies, name, request))) return {};
   const auto found =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_open_after_unlink(found[0]);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
   const ShownTimes::NameChange changing(parts_.times, *directory);
-  remember(Fact::Victim, to_number(found[0].identity.id));
+  request.remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
   if (found[0].st.st_nlink == 1) last_name_gone(found[0]);
   parts_.budgets.name_gone(directory, name, found[0].identity.id);
@@ -328,7 +335,7 @@ Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>
   // Closed after the lock is given back: freeing the blocks of a large file takes long.
   const auto kept = parts_.descriptors.any(file);
   // The kernel does not know of this change, so it does not keep users away from the directory.
-  const ExclusiveLock lock(parts_.names.lock);
+  const ExclusiveLock lock(parts_.names_lock.mutex);
   {
     Inode::Locked state(*file);
     if (state->is_moving() || state->may_be_in_two_places())
@@ -337,7 +344,7 @@ Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>
   std::vector<OpenCopy> directories;
   for (const Place& each : names) {
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(each.parent));
-    const auto found = SLUICE_TRY(parts_.tree.locate(copies, each.name.c_str(), NamesLock::Held));
+    const auto found = SLUICE_TRY(parts_.tree.locate(copies, each.name.c_str(), NamesHeld::Yes));
     if (found.size() != 1 || found[0].identity.id != file->id())
       return Error(ESTALE, "the name is that of another file");
     directories.push_back(SLUICE_TRY(parts_.tree.open_copy(each.parent, found[0].tier)));
@@ -368,7 +375,7 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
   if (::fchown(file.get(), twin.note.uid, twin.note.gid) < 0 ||
       ::fchmod(file.get(), twin.note.mode) < 0 || ::fsync(file.get()) < 0)
     return Error::last("restore the attributes of a twin");
-  ExclusiveLock lock(parts_.names.lock);
+  ExclusiveLock lock(parts_.names_lock.mutex);
   // The twin may be about a place that the file had left before the disk was lost.
   const InodePtr known = parts_.table.find(twin.note.file.id);
   const Copy there = known ? known->place() : Copy{};
@@ -383,11 +390,11 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
     const auto above = directory ? current_path(directory->get()) : directory.error();
     if (!above || !above->starts_with(base)) continue;
     std::vector<InodeId> references;
-    const auto parent = parts_.tree.walk(above->substr(base.size()), references, NamesLock::Held);
+    const auto parent = parts_.tree.walk(above->substr(base.size()), references, NamesHeld::Yes);
     const auto place = [&]() -> Result<void> {
       const InodePtr inode = SLUICE_TRY(parent);
       const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(inode));
-      if (!SLUICE_TRY(parts_.tree.locate(copies, name.text.c_str(), NamesLock::Held)).empty())
+      if (!SLUICE_TRY(parts_.tree.locate(copies, name.text.c_str(), NamesHeld::Yes)).empty())
         return Error(EEXIST, "another file has its name");
       SLUICE_TRY(parts_.away.note_new_name(inode, copies, name.text.c_str()));
       const int from = first ? first.get() : twins->get();
@@ -409,18 +416,18 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
   }
   if (!first) return failure;
   parts_.pool.twins().taken(twin.note.file, tier, true);
-  parts_.names.note_switch();
+  parts_.names_lock.note_switch();
   return path;
 }
 
-Result<void> Names::rmdir(InodeId parent, const char* name) {
+Result<void> Names::rmdir(InodeId parent, const char* name, const KernelRequest& request) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
-  SharedLock lock(parts_.names.lock);
+  SharedLock lock(parts_.names_lock.mutex);
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  if (SLUICE_TRY(was_removed(copies, name))) return {};
+  if (SLUICE_TRY(was_removed(copies, name, request))) return {};
   const auto found =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(ENOENT, "rmdir");
   if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
   // If a copy of the parent is offline, a copy of this directory may be, too, with files in it.
@@ -436,7 +443,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
   // crash leaves some of the copies, they are still the same empty directory.
   set_removed(found, true);
   const ShownTimes::NameChange changing(parts_.times, *directory);
-  remember(Fact::Victim, to_number(found[0].identity.id));
+  request.remember(Fact::Victim, to_number(found[0].identity.id));
   for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
     const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy->tier));
     if (::unlinkat(at.get(), name, AT_REMOVEDIR) < 0) {
@@ -477,7 +484,7 @@ Result<void> Names::sync_directory(InodeId id) {
 
 Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(id));
-  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory);
+  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names_lock, directory);
 }
 
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/check.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "fs/fuse/noted_request.hpp"
@@ -279,7 +280,7 @@ void Session::refuse(const fuse_in_header& header) {
       "'sluice bundle': request={} inode={} user={} process={}",
       kMostCrashes, request_name(header.opcode), header.nodeid, header.uid, header.pid);
   // Nobody will close what a daemon opened for it before it crashed.
-  const auto open = open_handles_.of_current_request();
+  const auto open = open_handles_.of_request(NotedRequest::of_thread());
   if (!open) return;
   open_handles_.remove(open->first);
   if (!open->second.is_directory)
@@ -304,6 +305,7 @@ void Session::serve(Filesystem& filesystem, GpuService& gpu) {
 void Session::block_hangup() { set_hangup(SIG_BLOCK); }
 
 Session::End Session::run() {
+  SLUICE_CHECK(filesystem_ != nullptr, "Session::serve() comes before run()");
   const Signals signals([this] { loop_->stop(); }, hangup);
   handover_.note_crashes();
   const bool ok = loop_->run();
@@ -420,18 +422,24 @@ void Session::drop_attributes(InodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
+// To drop them, the kernel waits for requests to end.
+constexpr const char* kDropsAlone = "a thread that drops names or pages answers no request";
+
 bool Session::drop_all_names() {
+  SLUICE_CHECK(!NotedRequest::is_answering(), kDropsAlone);
   // Linux 6.16 and later.
   return fuse_lowlevel_notify_increment_epoch(session_) == 0;
 }
 
 void Session::drop_name(InodeId parent, const std::string& name) {
+  SLUICE_CHECK(!NotedRequest::is_answering(), kDropsAlone);
   notices_->send([&] {
     fuse_lowlevel_notify_inval_entry(session_, to_number(parent), name.data(), name.size());
   });
 }
 
 void Session::drop_pages(InodeId id) {
+  SLUICE_CHECK(!NotedRequest::is_answering(), kDropsAlone);
   // The kernel caches a directory's listing in its pages.
   notices_->send([&] { fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0); });
 }

@@ -16,7 +16,7 @@
 #include <random>
 #include <set>
 
-#include "fs/core/no_waiting.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "tests/support/fake_clock.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
@@ -61,8 +61,8 @@ class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
     return done ? 0 : done.error().code;
   }
   bool is_there(const std::string& name) { return test::exists(at("a", name)); }
-  Budgets::Report report(const std::string& path) {
-    for (const auto& each : fs_->budgets().reports()) {
+  BudgetTrees::Report report(const std::string& path) {
+    for (const auto& each : fs_->budgets().trees().reports()) {
       if (each.path == path) return each;
     }
     return {};
@@ -82,27 +82,24 @@ class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
   // As the session does it: a write that finds no room waits without a thread.
   int write(InodeId file, std::size_t bytes) {
     const std::string content = test::pattern(bytes, 1);
-    const auto put = [&] {
-      const auto done = fs_->files().write(file, content.data(), content.size(), 0, std::nullopt);
+    const auto put = [&](const KernelRequest& request) {
+      const auto done = fs_->files().write(file, content.data(), content.size(), 0, std::nullopt,
+                                           WriteTo::Offset, 0, request);
       return done ? 0 : done.error().code;
     };
-    const int code = write_at_once(put);
-    if (code == kWouldWait) return put();  // the disk is busy
+    const int code = put(KernelRequest().without_waiting());
+    if (code == kWouldWait) return put({});  // the disk is busy
     if (code != kNoRoomYet) return code;
     std::promise<void> ready;
     fs_->budgets().when_room(file, 0, [&] { ready.set_value(); });
     ready.get_future().wait();
-    return put();
-  }
-  template <typename Put>
-  static int write_at_once(Put put) {
-    const NoWaiting now;
-    return put();
+    return put({});
   }
   // Makes a file that stays open. Returns its id, or nothing if there is no room.
-  std::optional<InodeId> make_open(const std::string& directory, const std::string& name) {
-    const auto made =
-        fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT, kRoot);
+  std::optional<InodeId> make_open(const std::string& directory, const std::string& name,
+                                   const KernelRequest& request = {}) {
+    const auto made = fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT,
+                                          kRoot, request);
     return made ? std::optional(made->first.id) : std::nullopt;
   }
 };
@@ -310,12 +307,12 @@ TEST_F(FilesystemBudgetTest, NamesComeAtOnceAndBytesWaitUntilOldFilesAreDeleted)
   ASSERT_EQ(set("d", "4MiB"), 0);
   ASSERT_TRUE(is_known("/d"));
   {
-    const NoWaiting now;  // kWouldWait if one of them waited
-    const auto file = make_open("d", "new");
+    const auto now = KernelRequest().without_waiting();  // kWouldWait if one of them waited
+    const auto file = make_open("d", "new", now);
     ASSERT_TRUE(file);
     EXPECT_TRUE(fs_->files().waits_for_room(*file));
-    EXPECT_TRUE(rename(id_of("out"), "f", id_of("d"), "f", 0));
-    EXPECT_TRUE(fs_->names().link(id_of("out/g"), id_of("d"), "g"));
+    EXPECT_TRUE(rename(id_of("out"), "f", id_of("d"), "f", 0, now));
+    EXPECT_TRUE(fs_->names().link(id_of("out/g"), id_of("d"), "g", now));
   }
   EXPECT_EQ(write(id_of("d/new"), kMiB), 0);
   EXPECT_FALSE(fs_->files().waits_for_room(id_of("d/new")));
@@ -397,13 +394,13 @@ TEST_F(FilesystemBudgetTest, AUserCanSetOnlySoManyBudgets) {
   };
   mount();
   const auto name = [](std::size_t i) { return "d" + std::to_string(i); };
-  for (std::size_t i = 0; i < Budgets::kMostOfUser; ++i) {
+  for (std::size_t i = 0; i < BudgetTrees::kMostOfUser; ++i) {
     make_directory(name(i), kUser);
     ASSERT_EQ(set(name(i), "1GiB", kUser), 0);
   }
   make_directory("more", kUser);
   make_directory("others", other);
-  EXPECT_EQ(fs_->budgets().most_of_user(), Budgets::kMostOfUser);
+  EXPECT_EQ(fs_->budgets().trees().most_of_user(), BudgetTrees::kMostOfUser);
   EXPECT_EQ(set("more", "1GiB", kUser), EDQUOT);
   EXPECT_EQ(xattr("more", "user.sluice.budget"), "error: ENODATA");
   EXPECT_EQ(set("d0", "2GiB", kUser), 0);  // one that is there can be changed
@@ -414,10 +411,10 @@ TEST_F(FilesystemBudgetTest, AUserCanSetOnlySoManyBudgets) {
   EXPECT_EQ(set("more", "1GiB", kUser), 0);
   EXPECT_EQ(set("d0", "1GiB", kUser), EDQUOT);
   // A directory that is removed does not count, whether the budget was found before or not.
-  ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
+  ASSERT_TRUE(eventually([&] { return fs_->budgets().trees().reports().size() == 33; }));
   ASSERT_TRUE(fs_->names().rmdir(kRootId, "d1"));
   EXPECT_TRUE(eventually([&] { return set("d0", "1GiB", kUser) == 0; }));
-  ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
+  ASSERT_TRUE(eventually([&] { return fs_->budgets().trees().reports().size() == 33; }));
 }
 
 // Neither may it be a way around the limit, nor to another user's budget.
@@ -436,7 +433,7 @@ TEST_F(FilesystemBudgetTest, ADirectoryThatCannotBeRemovedKeepsItsBudget) {
   attack(1);  // before it was found
   ASSERT_TRUE(is_known("/d"));
   for (int round = 0; round < 20; ++round) {
-    fs_->budgets().search_again();
+    fs_->budgets().trees().search_again();
     attack(50);
   }
   // A budget that is found after this one shows that everything before it was looked at.
@@ -695,14 +692,14 @@ TEST_F(BudgetForecastTest, ABudgetHoldsAndEndsAtOnce) {
     return made ? 0 : made.error().code;
   };
   ASSERT_EQ(set("d", "1MiB", kRoot), 0);
-  const auto reports = fs_->budgets().reports();
+  const auto reports = fs_->budgets().trees().reports();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0].path, "/d");
   EXPECT_EQ(reports[0].budget.bytes, kMiB);
   ASSERT_TRUE(test::eventually([&] { return create("full") == ENOSPC; }));
   ASSERT_EQ(set("d", "none", kRoot), 0);
   EXPECT_EQ(create("new"), 0);
-  EXPECT_TRUE(fs_->budgets().reports().empty());
+  EXPECT_TRUE(fs_->budgets().trees().reports().empty());
 }
 
 TEST_F(BudgetForecastTest, OnlyWhoMaySetTheBudgetMayAskAndNothingIsSet) {
@@ -717,7 +714,7 @@ TEST_F(BudgetForecastTest, OnlyWhoMaySetTheBudgetMayAskAndNothingIsSet) {
   for (const char* wrong : {"", "0", "none", "x"})
     EXPECT_EQ(preview_text("d", wrong), "error: EINVAL") << wrong;
   EXPECT_EQ(xattr("d", "user.sluice.budget"), "error: ENODATA");
-  EXPECT_TRUE(fs_->budgets().reports().empty());
+  EXPECT_TRUE(fs_->budgets().trees().reports().empty());
   EXPECT_TRUE(is_there("d/f"));
 }
 
