@@ -106,8 +106,8 @@ class Engine {
   // EIO, ENODEV or ENOMEM come from the GPU.
   Result<Transfer> read(const EngineFile& file, Memory& memory, const Segment& segment,
                         Route wanted = Route::Auto);
-  // Reads all segments, in any order. The returned route is that of the largest segment. If it was
-  // cancelled, the last ones are not read: Transfer::left.
+  // Reads all segments, in any order. If it was cancelled, the last ones are not read:
+  // Transfer::left.
   Result<Transfer> read(const EngineFile& file, Memory& memory, std::span<const Segment> segments,
                         Route wanted = Route::Auto);
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
