@@ -72,6 +72,8 @@ class Warmer;
 
 class Engine {
  public:
+  struct Parts;  // gpu/engine_parts.hpp
+
   struct Settings {
     bool enabled = true;            // false: host memory only
     unsigned threads = 0;           // 0: enough to fill the bus, limited by the number of cores
@@ -102,9 +104,9 @@ class Engine {
 
   // For each segment, in any order, reads file[file_offset, +length) to memory[memory_offset,
   // +length). Returns fewer bytes only at the end of the file, or if it was cancelled: then the
-  // last ones are not read (Transfer::left). The returned route is that of the largest segment.
-  // ERANGE: the memory has no such range. EOPNOTSUPP: `wanted` can't be taken for this file and
-  // memory. Errors of the disk are returned as they are; EIO, ENODEV or ENOMEM come from the GPU.
+  // last ones are not read (Transfer::left). ERANGE: the memory has no such range. EOPNOTSUPP:
+  // `wanted` can't be taken for this file and memory. Errors of the disk are returned as they are;
+  // EIO, ENODEV or ENOMEM come from the GPU.
   Result<Transfer> read(const EngineFile& file, Memory& memory, std::span<const Segment> segments,
                         Route wanted = Route::Auto);
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
@@ -185,7 +187,6 @@ class Engine {
   HbmTier& hbm();
 
  private:
-  struct Parts;  // created on first use
   using RecordWork = Result<Transfer> (Parts::*)(const struct RecordRequest& request);
 
   Result<Transfer> with_records(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
