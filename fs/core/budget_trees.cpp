@@ -210,15 +210,8 @@ void BudgetTrees::searched() {
 
 void BudgetTrees::put_tree(const InodePtr& directory, std::vector<InodeId> references,
                            const Budget& budget) {
-  TreePtr tree;
-  {
-    const MutexLock lock(mutex_);
-    TreePtr& slot = trees_[directory->id()];
-    if (!slot) slot = std::make_shared<Tree>();
-    tree = slot;
-    if (!owners_.contains(directory->id())) set_owner(directory->id(), budget.user);
-    update_active();
-  }
+  TreePtr tree = tree_of(directory->id());
+  if (!tree) tree = std::make_shared<Tree>();
   {
     const MutexLock lock(tree->mutex);
     tree->directory = directory;
@@ -226,6 +219,13 @@ void BudgetTrees::put_tree(const InodePtr& directory, std::vector<InodeId> refer
     // Another user may delete other files.
     if (tree->budget != budget) tree->files.end_spares();
     tree->budget = budget;
+  }
+  {
+    // Only now others may find it, because it must have a directory.
+    const MutexLock lock(mutex_);
+    trees_.emplace(directory->id(), std::move(tree));
+    if (!owners_.contains(directory->id())) set_owner(directory->id(), budget.user);
+    update_active();
   }
   wake();
 }
