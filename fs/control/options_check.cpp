@@ -241,7 +241,7 @@ bool is_tier_in_use(const std::string& root) {
 // A tier in use at most two levels below `path`, where `sluice init` puts one on a disk; or "".
 std::string tier_below(const std::string& path) {
   constexpr int kDepth = 2;
-  std::size_t left = 10'000;  // entries: a large directory is not worth the time
+  std::size_t left = 1000;  // entries: each may be a seek, and a large directory is not worth that
   const auto device = device_of(AT_FDCWD, path.c_str());
   std::vector<std::string> level{path}, next;
   for (int depth = 0; depth < kDepth; ++depth) {
@@ -266,7 +266,9 @@ std::string tier_below(const std::string& path) {
 // The other pool would show the files of this one, and move them away.
 Result<void> check_outside_pools(const TierOptions& tier) {
   const std::string path = real_path(tier.path);
-  if (const std::string below = tier_below(path); !below.empty()) {
+  // A tier that was one before has been looked through, and nobody makes a tier inside of it.
+  const bool is_new = ::access((path + "/.sluice/tier.json").c_str(), F_OK) < 0;
+  if (const std::string below = is_new ? tier_below(path) : ""; !below.empty()) {
     return unusable(EINVAL, "tier " + tier.name + ": " + log::escaped(tier.path) +
                                 " contains a tier of a pool that is mounted (" +
                                 log::escaped(below) + "); give a directory without it");
