@@ -349,10 +349,11 @@ void TierSentencesTest::fill_the_tiers() {
   ASSERT_EQ(::unlink((*this / "large").c_str()), 0);
   expect_intake("nvme", "open");
 
-  // Others on the disk took the room.
+  // Others on the disk took the room, also what the files that left gave back.
   take_room("nvme", on("nvme", ".sluice/theirs"), 0);
   expect_intake("nvme", "full");
   run_pass();  // what may leave it has left
+  take_room("nvme", on("nvme", ".sluice/theirs-too"), 128 << 10);
   add("nvme is full, but not of files that may move", "nvme", "kept", "parked");
 
   take_room("ssd", on("ssd", ".sluice/theirs"), 0);
@@ -363,6 +364,7 @@ void TierSentencesTest::fill_the_tiers() {
   add("Every tier is full: the slowest", "hdd", "cold", "kept");
   for (const char* name : {"nvme", "ssd", "hdd"}) {
     ASSERT_EQ(::unlink(on(name, ".sluice/theirs").c_str()), 0);
+    ::unlink(on(name, ".sluice/theirs-too").c_str());
     expect_intake(name, "open");
   }
   move("hot", "nvme");
