@@ -13,6 +13,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
+// The kernel answers ECONNABORTED to a request that was under way when its mount ended.
+int code_of_ioctl(int error) { return error == ECONNABORTED ? ENOTCONN : error; }
+
 }  // namespace
 
 Result<std::uint64_t> Ring::token_of(const File& file) {
@@ -32,7 +35,8 @@ Result<void> Ring::introduce(int anchor) {
   struct sluice_ring_create request {};
   request.fd = shared_->fd().get();
   request.length = shared_->memory().size();
-  if (::ioctl(anchor, SLUICE_IOC_RING_CREATE, &request) < 0) return Error::last("create the ring");
+  if (::ioctl(anchor, SLUICE_IOC_RING_CREATE, &request) < 0)
+    return Error{code_of_ioctl(errno), "create the ring"};
   ring_id_ = request.ring;
   const ContextKeeper keeper(library_.cuda());
   for (BufferSlot& slot : buffers_) {
@@ -104,7 +108,8 @@ Result<void> Ring::ask_daemon() {
     request.ring = ring_id_;
   }
   if (request.ring == 0) return {};
-  const int code = ::ioctl(anchor_.get(), SLUICE_IOC_RING_DROP_FILE, &request) < 0 ? errno : 0;
+  const int code =
+      ::ioctl(anchor_.get(), SLUICE_IOC_RING_DROP_FILE, &request) < 0 ? code_of_ioctl(errno) : 0;
   if (code == ESTALE) {
     const MutexLock lock(mutex_);
     return take_over(request.ring);

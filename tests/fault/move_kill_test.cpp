@@ -71,7 +71,7 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = 
   outcome.problems = stage.problems_at_rest(mount) + stage.changed_times();
   // What the dead daemon left must not prevent new moves.
   stage.send_all();
-  stage.wait_for_moves(mount);
+  if (!stage.wait_for_moves(mount)) outcome.problems += "the new moves do not end\n";
   outcome.problems += stage.not_arrived() + stage.problems() + stage.changed_times();
   mount.umount();
   outcome.problems += stage.problems_unmounted();

@@ -276,7 +276,7 @@ bool MoveStage::wait_for_moves(const Mount& mount, const std::vector<std::string
                  said->at("queued").is_null();
         });
       },
-      std::chrono::seconds(30));
+      std::chrono::seconds(120));
   return ended && !died;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <functional>
@@ -17,6 +18,7 @@
 
 #include "base/unique_fd.hpp"
 #include "tests/mount/tiering.hpp"
+#include "tests/support/wait.hpp"
 
 namespace sluice::test {
 namespace {
@@ -35,10 +37,18 @@ class TwinTest : public TieringTest {
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times.data(), 0), 0);
   }
   Strings twins() const { return names_in(on("hdd", ".sluice/twins")); }
-  bool last_was_twin() const {
+  // A twin gets its note after the move has ended.
+  bool twins_have_notes() const {
+    return std::ranges::all_of(twins(), [this](const std::string& name) {
+      return xattr_of(on("hdd", ".sluice/twins/" + name), "trusted.sluice.twin").has_value();
+    });
+  }
+  testing::AssertionResult last_was_twin() const {
     const Json newest = receipts()[0];
-    return newest.at("reason").get<std::string>().find("twin") != std::string::npos &&
-           newest.at("bytes") == 0;
+    if (newest.at("reason").get<std::string>().find("twin") != std::string::npos &&
+        newest.at("bytes") == 0)
+      return testing::AssertionSuccess();
+    return testing::AssertionFailure() << newest;
   }
   std::uint64_t copied_bytes() const {
     return ask({"status"}).at("migration").at("copied_bytes").get<std::uint64_t>();
@@ -226,6 +236,7 @@ TEST_F(TwinTest, SurvivesTheDaemonAndARemount) {
   put_old("f");
   start();
   move("f", "nvme");
+  ASSERT_TRUE(eventually([&] { return twins_have_notes(); }));
   mount().kill_daemon();
   mount().detach();
   mount().mount();
