@@ -125,8 +125,11 @@ class Scene {
       }
     }
     // With a permanent fault, a second copy may stay because it cannot be removed.
-    if (!given_.for_good) out += title("right after the fault", stage_.problems());
-    return out;
+    if (given_.for_good) return out;
+    // The move may be tried again at this moment, and then a file has both names for a while.
+    std::string found;
+    eventually([&] { return (found = stage_.problems()).empty(); }, std::chrono::seconds(30));
+    return out + title("right after the fault", found);
   }
 
   // Writes to each file, as a user would.

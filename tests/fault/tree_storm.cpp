@@ -130,6 +130,10 @@ void TreeStorm::recover() {
     shuffler_->recover();
     open_subtrees();
     for (const auto& worker : workers_) worker->recover();
+    for (const auto& subtree : subtrees_) {
+      const MutexLock lock(subtree->busy);
+      subtree->is_unsure = false;
+    }
   } catch (const std::exception& error) {
     report(error.what(), {});
   }

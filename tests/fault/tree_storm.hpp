@@ -37,6 +37,8 @@ struct Subtree {
   TreeNodePtr root;
   Mutex busy;
   Mutex names;
+  // Whether a change was interrupted, so the model waits for recover(). `busy` is locked.
+  bool is_unsure = false;
 };
 
 class TreeStorm {

@@ -91,7 +91,10 @@ bool TreeWorker::make(const TreeChange& change, Subtree& other) {
   const int got = change.perform();
   ++storm_.operations_;
   storm_.record(text + " = " + errno_name(got), ids);
-  if (storm_.is_death(got)) throw Ended();
+  if (storm_.is_death(got)) {
+    own_.is_unsure = other.is_unsure = true;
+    throw Ended();
+  }
   under_way_.reset();
   if (got != expected) {
     storm_.report(text + " = " + errno_name(got) + ", expected " + errno_name(expected),
@@ -327,10 +330,12 @@ void TreeWorker::step() {
   if (&other != &own_ && below(4) == 0) {
     const auto [first, second] = in_lock_order(own_, other);
     const MutexLock lock(first->busy), other_lock(second->busy);
+    if (own_.is_unsure || other.is_unsure) throw Ended();
     move_across(other);
     return;
   }
   const MutexLock lock(own_.busy);
+  if (own_.is_unsure) throw Ended();
   if (entries_of(own_).size() > kMostEntries) {
     remove_directory();
     unlink();
