@@ -12,6 +12,8 @@
 #include <stop_token>
 #include <utility>
 
+#include "base/check.hpp"
+
 #if defined(__clang__)
 #define SLUICE_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -31,7 +33,8 @@
 #define TRY_ACQUIRE_SHARED(...) SLUICE_THREAD_ANNOTATION(try_acquire_shared_capability(__VA_ARGS__))
 #define RELEASE(...) SLUICE_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define RELEASE_SHARED(...) SLUICE_THREAD_ANNOTATION(release_shared_capability(__VA_ARGS__))
-#define ASSERT_CAPABILITY(x) SLUICE_THREAD_ANNOTATION(assert_capability(x))
+#define ASSERT_CAPABILITY() SLUICE_THREAD_ANNOTATION(assert_capability())
+#define ASSERT_SHARED_CAPABILITY() SLUICE_THREAD_ANNOTATION(assert_shared_capability())
 #define NO_THREAD_SAFETY_ANALYSIS SLUICE_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace sluice {
@@ -41,6 +44,13 @@ class CAPABILITY("mutex") Mutex {
   void lock() ACQUIRE() { mutex_.lock(); }
   bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() RELEASE() { mutex_.unlock(); }
+
+  // For functions whose callers must hold it. Aborts if no thread does; which one does is not
+  // known.
+  void assert_held() ASSERT_CAPABILITY() {
+    const bool is_free = mutex_.try_lock();
+    SLUICE_CHECK(!is_free, "the mutex is locked by the caller");
+  }
 
  private:
   friend class CondVar;
@@ -69,6 +79,16 @@ class CAPABILITY("mutex") SharedMutex {
     return ::pthread_rwlock_tryrdlock(&lock_) == 0;
   }
   void unlock_shared() RELEASE_SHARED() { ::pthread_rwlock_unlock(&lock_); }
+
+  // As Mutex::assert_held(). While it is held, these only read one word.
+  void assert_held() ASSERT_CAPABILITY() {
+    const bool is_free = ::pthread_rwlock_tryrdlock(&lock_) == 0;
+    SLUICE_CHECK(!is_free, "the lock is held exclusively by the caller");
+  }
+  void assert_held_shared() ASSERT_SHARED_CAPABILITY() {
+    const bool is_free = ::pthread_rwlock_trywrlock(&lock_) == 0;
+    SLUICE_CHECK(!is_free, "the lock is held by the caller");
+  }
 
  private:
   pthread_rwlock_t lock_;

@@ -3,9 +3,12 @@
 
 #include <array>
 
+#include "base/check.hpp"
+
 namespace sluice {
 
 Character first_character(std::string_view text) {
+  SLUICE_CHECK(!text.empty(), "a text with a first character is not empty");
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return {lead, 1, true};

@@ -17,7 +17,7 @@ struct Character {
 
 // The first character of `text`. If `text` does not begin with valid UTF-8 (overlong forms,
 // surrogates and values beyond Unicode are invalid), the result is its first byte, marked as not
-// valid. REQUIRES: `text` is not empty.
+// valid. CHECKED: `text` is not empty.
 Character first_character(std::string_view text);
 
 }  // namespace sluice

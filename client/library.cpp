@@ -28,7 +28,7 @@ void in_parent() RELEASE(g_mutex) { g_mutex.unlock(); }
 }  // namespace
 
 // A child creates a new library: the parent's threads do not exist in it, and locks may be held.
-// REQUIRES: g_mutex, which before_fork() locked.
+// It unlocks g_mutex, which before_fork() locked.
 void Library::in_child() NO_THREAD_SAFETY_ANALYSIS {
   const Library* const parents = g_library;
   if (parents != nullptr && parents->uses_cuda_) g_cuda_is_the_parents = true;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "client/include/sluice/ioctl.h"
 
 namespace sluice {
@@ -20,8 +21,9 @@ class RingOutstanding {
     for (std::uint32_t i = 0; i < entries; ++i) free_.push_back(entries - 1 - i);
   }
 
-  // Returns its place. REQUIRES: fewer entries are outstanding than the ring has.
+  // Returns its place. CHECKED: fewer entries are outstanding than the ring has.
   std::uint64_t add(const sluice_ring_entry& entry) {
+    SLUICE_CHECK(!free_.empty(), "fewer entries are outstanding than the ring has");
     const std::uint32_t place = free_.back();
     free_.pop_back();
     places_[place] = {entry, true};

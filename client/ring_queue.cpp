@@ -7,13 +7,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 
+#include "base/check.hpp"
 #include "gpu/ring.hpp"
 
 namespace sluice {
 
 Result<std::unique_ptr<RingQueue>> RingQueue::create(std::uint32_t entries) {
+  SLUICE_CHECK(std::has_single_bit(entries), "a ring has a power of two of entries");
   const std::size_t size = ring_size(entries, entries);
   UniqueFd fd(::memfd_create("sluice-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(size)) < 0 ||

@@ -17,8 +17,8 @@ namespace sluice {
 
 class RingQueue {
  public:
-  // Creates it in a sealed memfd that can be passed to the daemon. REQUIRES: `entries` is a power
-  // of two.
+  // Creates it in a sealed memfd that can be passed to the daemon. CHECKED: `entries` is a power of
+  // two.
   static Result<std::unique_ptr<RingQueue>> create(std::uint32_t entries);
   ~RingQueue();
   RingQueue(const RingQueue&) = delete;

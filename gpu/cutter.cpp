@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.hpp"
 #include "gpu/file_reader.hpp"
 #include "gpu/packer.hpp"
 
@@ -23,6 +24,7 @@ constexpr std::uint64_t kTable =
 Cutter::Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers,
                const std::function<bool()>& is_cancelled)
     : segments_(segments), chunk_(chunk), workers_(workers), is_cancelled_(is_cancelled) {
+  SLUICE_CHECK(chunk % kGrain == 0, "a request is cut at multiples of kGrain");
   for (const Segment& segment : segments) {
     lengths_.push_back(segment.length);
     left_ += segment.length;

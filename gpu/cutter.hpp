@@ -41,7 +41,8 @@ class Cutter {
 
   // A piece of a large segment, widened to multiples of kGrain, is at most `chunk` long.
   // `is_cancelled` is asked before each piece; empty: it never is.
-  // REQUIRES: `chunk` is a multiple of kGrain. `segments` and `is_cancelled` outlive the object.
+  // CHECKED: `chunk` is a multiple of kGrain. REQUIRES: `segments` and `is_cancelled` outlive the
+  // object.
   Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers,
          const std::function<bool()>& is_cancelled);
 

@@ -95,10 +95,10 @@ class HbmCopy {
   // Takes the checksums if there are none; otherwise counts the blocks that have changed since.
   // REQUIRES: the lane has entered the GPU and has a slot; share_with() was called.
   Result<std::uint64_t> changed_blocks(Lane& lane);
-  // The same for the blocks that the segments touch. REQUIRES: the checksums were taken.
+  // The same for the blocks that the segments touch. CHECKED: the checksums were taken.
   Result<std::uint64_t> changed_blocks(Lane& lane, std::span<const Segment> segments);
   bool has_sums() const { return sums_ready_; }
-  // The whole memory as a descriptor that other processes can import. REQUIRES: is_one_piece().
+  // The whole memory as a descriptor that other processes can import. CHECKED: is_one_piece().
   Result<UniqueFd> export_memory();
 
   // No new request may use it.

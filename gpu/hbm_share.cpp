@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/log.hpp"
 #include "gpu/checksum.hpp"
 #include "gpu/engine.hpp"
@@ -93,6 +94,7 @@ Result<std::uint64_t> HbmCopy::changed_blocks(Lane& lane) {
 }
 
 Result<std::uint64_t> HbmCopy::changed_blocks(Lane& lane, std::span<const Segment> segments) {
+  SLUICE_CHECK(has_sums(), "the checksums of a shared copy were taken");
   std::uint64_t changed = 0;
   for (const auto& [begin, end] : places_of(segments, version_.size)) {
     const CUdeviceptr sums = sums_ + begin / kChecksumBlock * sizeof(std::uint64_t);
@@ -102,6 +104,7 @@ Result<std::uint64_t> HbmCopy::changed_blocks(Lane& lane, std::span<const Segmen
 }
 
 Result<UniqueFd> HbmCopy::export_memory() {
+  SLUICE_CHECK(is_one_piece(), "memory that is exported is one piece");
   SLUICE_TRY(device_.enter());
   const MutexLock lock(mutex_);
   // Exporting takes as long as mapping.

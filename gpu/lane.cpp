@@ -4,10 +4,16 @@
 #include <functional>
 #include <thread>
 
+#include "base/check.hpp"
+
 namespace sluice {
 
 Lane::Lane(std::span<std::byte> memory, unsigned slots, Wait wait)
-    : memory_(memory), slots_(slots), wait_(wait), busy_(slots) {}
+    : memory_(memory), slots_(slots), wait_(wait), busy_(slots) {
+  constexpr std::size_t kPage = 4096;
+  SLUICE_CHECK(slots == 0 || memory.size() % (slots * kPage) == 0,
+               "the memory of a lane is divided into slots of whole pages");
+}
 
 Lane::~Lane() {
   for (const auto& on : devices_) {

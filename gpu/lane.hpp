@@ -24,8 +24,8 @@ class Lane {
  public:
   enum class Wait { Spin, Block };  // for waits of a few microseconds, or for longer ones
 
-  // REQUIRES: `memory` can be divided into slots of whole pages, or `slots` is 0. Each Device that
-  // the lane enters outlives it.
+  // CHECKED: `memory` can be divided into slots of whole pages, or `slots` is 0. REQUIRES: each
+  // Device that the lane enters outlives it.
   Lane(std::span<std::byte> memory, unsigned slots, Wait wait);
   ~Lane();
   Lane(const Lane&) = delete;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/packer.hpp"
 
+#include "base/check.hpp"
+
 namespace sluice {
 namespace {
 
@@ -11,7 +13,10 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 Packer::Packer(std::span<std::byte> slot)
     : next_(slot.data()),
       end_(reinterpret_cast<Kernels::Piece*>(slot.data() + slot.size())),
-      table_(end_) {}
+      table_(end_) {
+  SLUICE_CHECK(address_of(next_) % 16 == 0 && address_of(end_) % 16 == 0,
+               "a slot is aligned to 16 bytes at both ends");
+}
 
 std::byte* Packer::place(CUdeviceptr to, std::size_t length) {
   const std::size_t skip = (to - address_of(next_)) % 16;

@@ -23,7 +23,7 @@ class Packer {
   // The room that a piece takes in the slot in addition to its bytes, at most.
   static constexpr std::size_t kOverhead = sizeof(Kernels::Piece) + 15;
 
-  // REQUIRES: the slot is aligned to 16 bytes at both ends.
+  // CHECKED: the slot is aligned to 16 bytes at both ends.
   explicit Packer(std::span<std::byte> slot);
 
   // Reserves room in the slot for `length` bytes that go to `to`, with the same alignment so that

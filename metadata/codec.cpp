@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
+#include <cstdint>
 
+#include "base/check.hpp"
 #include "metadata/decay.hpp"
 
 namespace sluice {
@@ -61,7 +63,6 @@ void put_little(char* out, Number value) {
   for (std::size_t i = 0; i < sizeof(Number); ++i) out[i] = static_cast<char>(value >> (8 * i));
 }
 
-// REQUIRES: sizeof(Number) bytes at `in`.
 template <std::unsigned_integral Number>
 Number get_little(const char* in) {
   Number value = 0;
@@ -72,6 +73,7 @@ Number get_little(const char* in) {
 }
 
 void append_text(std::string& out, std::string_view text) {
+  SLUICE_CHECK(text.size() <= UINT32_MAX, "the length of a stored text fits 32 bits");
   std::array<char, sizeof(std::uint32_t)> length;
   put_little(length.data(), static_cast<std::uint32_t>(text.size()));
   out.append(length.data(), length.size()).append(text);

@@ -32,13 +32,12 @@ inline constexpr std::uint8_t kRequestVersion = 1;
 inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
 
-// Version, score, last_access, opens, gpu_bytes, recent, since; little-endian, no padding.
-// REQUIRES: is_storable(heat); otherwise the result cannot be decoded.
+// Version, score, last_access, opens, gpu_bytes, recent, since; little-endian, no padding. The
+// result cannot be decoded unless is_storable(heat).
 std::array<char, kHeatBytes> encode_heat(const Heat& heat);
 Result<Heat> decode_heat(std::string_view bytes);
 
-// Version, the numbers, then each text after its length; little-endian, no padding. REQUIRES: the
-// length of each text fits a uint32_t.
+// Version, the numbers, then each text after its length; little-endian, no padding.
 std::string encode_receipt(const Receipt& receipt);
 Result<Receipt> decode_receipt(std::string_view bytes);
 
@@ -51,8 +50,7 @@ Result<Ghost> decode_ghost(std::string_view bytes);
 std::string encode_times(const KeptTimes& times);
 Result<KeptTimes> decode_times(std::string_view bytes);
 
-// Version, number, user, then each text after its length; little-endian, no padding. REQUIRES: the
-// length of each text fits a uint32_t.
+// Version, number, user, then each text after its length; little-endian, no padding.
 std::string encode_request(const MoveRequest& request);
 Result<MoveRequest> decode_request(std::string_view bytes);
 

@@ -272,7 +272,7 @@ class Checker {
     if (repair_ == Repair::Yes) finding.repaired = ::unlinkat(slow.get(), name.c_str(), 0) == 0;
   }
 
-  // REQUIRES: `st` is the stat of `name` in `copies[index]`.
+  // `st` is the stat of `name` in `copies[index]`.
   void check_identity(const std::vector<Copy>& copies, const Places& places, std::size_t index,
                       const std::string& path, const std::string& name, const struct stat& st) {
     const Copy& copy = copies[index];

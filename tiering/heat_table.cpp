@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/check.hpp"
 #include "metadata/decay.hpp"
 
 namespace sluice {
@@ -20,6 +21,7 @@ std::uint32_t clamped(Number value) {
 }  // namespace
 
 void HeatTable::add(InodeId id, const Heat& delta, std::chrono::seconds half_life) {
+  SLUICE_CHECK(id != InodeId{}, "heat is added to a file, whose id is not 0");
   if (4 * (size_ + 1) > 3 * slots_.size()) grow();
   Slot& slot = slots_[place_of(id)];
   if (slot.id != id) ++size_;
@@ -47,6 +49,7 @@ void HeatTable::append_to(std::vector<Entry>& out) const {
 }
 
 std::size_t HeatTable::place_of(InodeId id) const {
+  SLUICE_CHECK(size_ < slots_.size(), "the heat table has a free slot");
   const std::size_t mask = slots_.size() - 1;
   // Middle bits of the product: HeatRecorder uses its top bits to choose the shard.
   std::size_t at = (to_number(id) * 0x9E3779B97F4A7C15 >> 24) & mask;

@@ -25,8 +25,7 @@ class HeatTable {
 
   std::size_t size() const { return size_; }
 
-  // Adds `delta` to the entry of `id`, as sum() does.
-  // REQUIRES: `id` is not 0.
+  // Adds `delta` to the entry of `id`, as sum() does. CHECKED: `id` is not 0.
   void add(InodeId id, const Heat& delta, std::chrono::seconds half_life);
 
   std::optional<Heat> find(InodeId id) const;
@@ -56,7 +55,7 @@ class HeatTable {
   };
   static_assert(sizeof(Slot) == 40);
 
-  // The index of `id`, or of the free slot where it would be. REQUIRES: there is a free slot.
+  // The index of `id`, or of the free slot where it would be. CHECKED: there is a free slot.
   std::size_t place_of(InodeId id) const;
   void grow();
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/check.hpp"
 #include "base/file_at.hpp"
 
 namespace sluice {
@@ -136,6 +137,7 @@ std::optional<std::uint64_t> inode_number(HandleKind kind, const FileHandle& han
 }
 
 Identity natural_identity(HandleKind kind, unsigned slot, const FileHandle& handle) {
+  SLUICE_CHECK(kind != HandleKind::None, "a file with a handle is on a filesystem with handles");
   if (const auto parsed = parse(kind, handle)) {
     const unsigned inode_bits = kind == HandleKind::Xfs ? kXfsInodeBits : 32;
     if (parsed->inode >> inode_bits == 0) {

@@ -65,7 +65,7 @@ Result<UniqueFd> open_handle(int mount_fd, const FileHandle& handle, int flags);
 // The inode number in a handle, if the layout is known.
 std::optional<std::uint64_t> inode_number(HandleKind kind, const FileHandle& handle);
 
-// The natural identity of a file with a handle. REQUIRES: kind != None.
+// The natural identity of a file with a handle. CHECKED: kind != None.
 Identity natural_identity(HandleKind kind, unsigned slot, const FileHandle& handle);
 
 // The natural identity of a file on a filesystem without handles, or reached across a mount point

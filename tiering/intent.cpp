@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.hpp"
 #include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/relocate.hpp"
@@ -37,6 +38,10 @@ Result<Place> place_at(const Tier& tier, int dirfd, std::string name) {
 }
 
 Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps) {
+  const bool in_order = std::is_partitioned(steps.begin(), steps.end(), [](const Step& step) {
+    return !removes(step.kind) && step.kind != Step::Kind::MirrorDir;
+  });
+  SLUICE_CHECK(in_order, "steps that cannot be undone come last");
   return store.begin_intents({encode_steps(steps)});
 }
 

@@ -75,7 +75,7 @@ Result<Place> place_at(const Tier& tier, int dirfd, std::string name);
 // Writes the intent, executes every step, syncs the directories and clears the intent. If a step
 // fails, the steps before it are undone and its error is returned. Nothing is removed before its
 // replacement is durable; `before_removals`, if given, is called at that point.
-// REQUIRES: Unlink, Rmdir and MirrorDir, which cannot be undone, come last.
+// CHECKED: Unlink, Rmdir and MirrorDir, which cannot be undone, come last.
 Result<void> execute(Store& store, const Pool& pool, const std::vector<Step>& steps,
                      const std::function<void()>& before_removals = {});
 

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/check.hpp"
+
 namespace sluice {
 namespace {
 
@@ -58,8 +60,8 @@ std::string number_text(double number) {
 }
 
 // The rule's glob, or its position in the configuration if it has none.
-// REQUIRES: a rule matches the file.
 std::string rule_text(const FileFacts& file, const Policy& policy) {
+  SLUICE_CHECK(file.rule < policy.rules.size(), "a rule matches the file");
   const std::string& match = policy.rules[file.rule].match;
   return "rule " + (match.empty() ? std::to_string(file.rule + 1) : match);
 }
@@ -109,6 +111,7 @@ bool Judge::belongs(const FileFacts& file, double rate, std::size_t tier) const 
 }
 
 bool Judge::is_eligible(const FileFacts& file, double rate, TierIndex tier) const {
+  SLUICE_CHECK(tier < file.tier, "a file is eligible only for tiers faster than its own");
   if (!is_usable(tiers_[tier])) return false;
   // A file that left this tier for lack of room returns only after a new access. Otherwise it would
   // return as soon as there is room and leave again.

@@ -99,7 +99,7 @@ class Migration {
   bool is_resuming() const;
   // Brings the next automatic pass forward after a change that affects the plan.
   void replan_soon();
-  // REQUIRES: called every second.
+  // Called every second.
   void tick();
 
   Mover& mover() { return mover_; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.hpp"
 #include "tiering/judge.hpp"
 
 namespace sluice {
@@ -657,6 +658,9 @@ Plan Planner::make() {
 
 Plan make_plan(std::span<const FileFacts> files, std::span<const TierFacts> tiers,
                const Policy& policy, std::int64_t now) {
+  SLUICE_CHECK(files.size() <= UINT32_MAX, "a plan is made for fewer than 2^32 files");
+  for (const FileFacts& file : files)
+    SLUICE_CHECK(file.tier < tiers.size(), "each file of a plan is on one of its tiers");
   return Planner(files, tiers, policy, now).make();
 }
 

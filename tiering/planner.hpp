@@ -118,7 +118,8 @@ struct Plan {
 // (If the pool has no room for its pins or drains, a second or third plan may still find some
 // moves.) Takes 0.5 to 1.5 s and 25 MB for a million files.
 //
-// REQUIRES: file.tier < tiers.size() and a unique id for every file; fewer than 2^32 files.
+// REQUIRES: every file has an id of its own. CHECKED: file.tier < tiers.size(); fewer than 2^32
+// files.
 Plan make_plan(std::span<const FileFacts> files, std::span<const TierFacts> tiers,
                const Policy& policy, std::int64_t now);
 

@@ -36,7 +36,7 @@ std::optional<Step> step_set(std::string_view glob, std::size_t at, unsigned cha
   return Step{c != '/' && is_member != is_negated, i + 1};
 }
 
-// REQUIRES: glob[at] is not a star.
+// What glob[at], which is not a star, matches.
 Step step(std::string_view glob, std::size_t at, char c) {
   if (glob[at] == '?') return {c != '/', at + 1};
   if (glob[at] == '[') {

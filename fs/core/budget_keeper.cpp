@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/units.hpp"
@@ -47,6 +48,7 @@ class Doomed {
 }  // namespace
 
 void BudgetKeeper::start() {
+  SLUICE_CHECK(!keeper_.joinable(), "the keeper of budgets is started once");
   parts_.budgets.begin();
   keeper_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-budget");

@@ -49,7 +49,7 @@ class BudgetKeeper {
   BudgetKeeper(const BudgetKeeper&) = delete;
   BudgetKeeper& operator=(const BudgetKeeper&) = delete;
 
-  // Starts the threads, which run until stop(). REQUIRES: called at most once.
+  // Starts the threads, which run until stop(). CHECKED: called at most once.
   void start();
   void stop();
   // What it will delete.

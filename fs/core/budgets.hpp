@@ -231,9 +231,9 @@ class Budgets {
     std::vector<InodeId> growing;
   };
   Facts facts_of(const TreeList& list);
-  // REQUIRES: the tree is locked.
-  std::vector<Expendable> candidates(const Tree& tree, std::vector<InodeId>& ids) const;
-  static Victim victim_locked(const Tree& tree, InodeId file);
+  // CHECKED: the tree is locked.
+  std::vector<Expendable> candidates(Tree& tree, std::vector<InodeId>& ids) const;
+  static Victim victim_locked(Tree& tree, InodeId file);
   void update_active() REQUIRES(mutex_);
 
   const Parts parts_;

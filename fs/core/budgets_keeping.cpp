@@ -166,8 +166,8 @@ bool Budgets::poll() {
   return !growing.empty();
 }
 
-std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeId>& ids) const
-    NO_THREAD_SAFETY_ANALYSIS {
+std::vector<Expendable> Budgets::candidates(Tree& tree, std::vector<InodeId>& ids) const {
+  tree.mutex.assert_held();
   std::vector<Expendable> out;
   const std::int64_t rested = parts_.clock.seconds() - parts_.rest.count();
   const auto now = steady_clock::now();
@@ -216,7 +216,8 @@ std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
   return victims;
 }
 
-Budgets::Victim Budgets::victim_locked(const Tree& tree, InodeId id) NO_THREAD_SAFETY_ANALYSIS {
+Budgets::Victim Budgets::victim_locked(Tree& tree, InodeId id) {
+  tree.mutex.assert_held();
   const BudgetFiles::File* const file = tree.files.find(id);
   if (file == nullptr) return {};
   return {id, tree.files.paths(id), file->bytes, file->uses, file->last_use, file->written};

@@ -38,7 +38,7 @@ class Descriptors {
   void keep_in_existence(Inode& file, int fd);
   void let_go(Inode& file);
 
-  // Sets and closes OpenFile::reader. REQUIRES: the inode is locked.
+  // Sets and closes OpenFile::reader.
   void keep_reader(OpenFile& file, SharedFd fd);
   void drop_reader(OpenFile& file);
   bool has_room_for_readers() const { return readers_.load() < most_readers_; }

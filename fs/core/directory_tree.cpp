@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/check.hpp"
 #include "base/file_at.hpp"
 #include "base/user_room.hpp"
 #include "fs/core/caller.hpp"
@@ -195,6 +196,7 @@ Result<OpenCopies> DirectoryTree::open_copies(const InodePtr& directory) {
 
 Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex tier,
                                             Spares spares) {
+  names_.lock.assert_held_shared();
   auto known = open_copy(directory, tier);
   if (known || known.error().code != ENOENT) return known;
   MutexLock lock(replicate_);
@@ -256,9 +258,9 @@ Result<std::string> DirectoryTree::empty_directory(const Tier& tier, int temp, S
 }
 
 // The parent and the name of a directory, as they are on a tier. The last known name is nearly
-// always right; a lookup that ran at the same time as a rename can make it wrong. REQUIRES:
-// names_.lock is held.
+// always right; a lookup that ran at the same time as a rename can make it wrong.
 Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& directory) {
+  names_.lock.assert_held_shared();
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
   const auto is_named = [&](const KnownName& known) {
@@ -413,6 +415,7 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
 }
 
 std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
+  names_.lock.assert_held_shared();
   MutexLock lock_copies(replicate_);
   std::vector<InodeId> unsure, changed;
   table_.for_each_directory([&](Inode& inode) {
@@ -476,6 +479,8 @@ void DirectoryTree::tier_went_offline(TierIndex tier) {
 }
 
 void DirectoryTree::tier_replaced(TierIndex tier) {
+  names_.lock.assert_held();
+  SLUICE_CHECK(!pool_[tier].online(), "a tier whose disk was replaced is offline");
   // Leads nowhere on any filesystem: no file has the inode number 0.
   const FileHandle nowhere{std::string("\x01\0\0\0\0\0\0\0\0", 9)};
   table_.for_each([&](Inode& inode) {

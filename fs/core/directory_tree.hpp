@@ -50,7 +50,7 @@ class DirectoryTree {
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
   // Like open_copy(), but makes a missing copy, together with its ancestors. ENAMETOOLONG if too
   // many of them are missing. If the tier is full, spare directories may be used, for a file that
-  // is there already and only gets a name. REQUIRES: Namespace::lock is held.
+  // is there already and only gets a name. CHECKED: Namespace::lock is held.
   enum class Spares { Keep, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
                                Spares spares = Spares::Keep);
@@ -96,7 +96,7 @@ class DirectoryTree {
                                 TierIndex to);
 
   // Searches a tier that came online for copies of the known directories. Returns the directories
-  // whose cached listings the kernel must drop. REQUIRES: Namespace::lock is held.
+  // whose cached listings the kernel must drop. CHECKED: Namespace::lock is held.
   std::vector<InodeId> rediscover_all(TierIndex tier);
   // Records that the directory may have a copy on a tier that is offline.
   void set_partly_unknown(InodeId id);
@@ -105,7 +105,7 @@ class DirectoryTree {
   // Closes the descriptors on that tier, so that its disk can be unmounted.
   void tier_went_offline(TierIndex tier);
   // Forgets what was on the disk that another one has replaced. What was only there is ESTALE.
-  // REQUIRES: Namespace::lock is held exclusively, and the tier is offline.
+  // CHECKED: Namespace::lock is held exclusively, and the tier is offline.
   void tier_replaced(TierIndex tier);
   // The files on the tier that are in memory, by their last known names.
   std::vector<FileLists::File> files_on(TierIndex tier);

@@ -70,9 +70,10 @@ Result<std::vector<Located>> DirectoryTree::locate_once(const OpenCopies& direct
 }
 
 // Merges directories with the same name that were made separately on several tiers. They get one
-// identity: the one that the kernel knows, or else that of the fastest tier. REQUIRES: names_.lock
-// and replicate_ are held.
+// identity: the one that the kernel knows, or else that of the fastest tier.
 Result<std::vector<Located>> DirectoryTree::merge(const OpenCopies& directory, const char* name) {
+  names_.lock.assert_held_shared();
+  replicate_.assert_held();
   auto found = SLUICE_TRY(locate_once(directory, name));
   if (all_one(found)) return found;
   const auto known = std::find_if(found.begin(), found.end(), [&](const Located& each) {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 
+#include "base/check.hpp"
 #include "gpu/engine.hpp"
 
 namespace sluice {
@@ -19,8 +20,9 @@ class EngineLink {
   explicit EngineLink(Engine* engine) : engine_(engine) {}
 
   Engine* engine() const { return engine_; }
-  // The engine, for a request after which it keeps a file. REQUIRES: there is an engine.
+  // The engine, for a request after which it keeps a file. CHECKED: there is an engine.
   Engine& use() {
+    SLUICE_CHECK(engine_ != nullptr, "there is an engine");
     in_use_ = true;
     return *engine_;
   }

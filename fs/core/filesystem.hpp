@@ -90,7 +90,7 @@ class Filesystem {
   // other files now. REQUIRES: no other member was called.
   bool inherit();
   void change(Tuning tuning);
-  // Begins to keep directories within their budgets. REQUIRES: called once, after inherit().
+  // Begins to keep directories within their budgets. Called once, after inherit().
   void keep_budgets() { budget_keeper_.start(); }
   // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,
   // and writes access counts to the store.

@@ -29,6 +29,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
@@ -102,9 +103,11 @@ class RecordTable {
     __atomic_store_n(used_, next + 1, __ATOMIC_RELEASE);
     return &records_[next];
   }
-  // REQUIRES: `record` is from allocate() or for_each().
+  // CHECKED: `record` is one of the table's.
   void release(Record* record) {
     if (record == nullptr) return;
+    SLUICE_CHECK(index_of(record) < __atomic_load_n(used_, __ATOMIC_ACQUIRE),
+                 "a record that is released belongs to the table");
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(record), 0, __ATOMIC_RELEASE);
     *record = Record{};
     MutexLock lock(mutex_);

@@ -33,7 +33,7 @@ class InodeTable {
   InodePtr find(const Located& found) const;
 
   // Returns the inode for what was found, and adds a reference to it; creates it if necessary.
-  // `found` holds every copy, fastest first. REQUIRES: `found` is not empty.
+  // `found` holds every copy, fastest first. CHECKED: `found` is not empty.
   enum class LookupBy { Kernel, Daemon };  // only Kernel: the kernel learns this name
   InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
                   LookupBy who = LookupBy::Kernel);
@@ -45,7 +45,7 @@ class InodeTable {
     std::vector<InodeId> mapped;  // see KernelPages::maybe_mapped
   };
   Inherited inherit();
-  // Change the copies of an inode, and tell a successor. REQUIRES: the inode is locked.
+  // Change the copies of an inode, and tell a successor.
   void put_copy(Inode& inode, InodeState& state, Copy copy);
   void erase_copies(InodeState& state, const std::function<bool(const Copy&)>& which);
   // Tells a successor that the file may soon be at `place`, too. Returns the record, to be removed

@@ -93,6 +93,7 @@ Result<Entry> Names::lookup(InodeId parent, const char* name) {
 
 Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
                                  const std::function<Result<Located>(const OpenCopy&)>& make) {
+  parts_.names.lock.assert_held_shared();
   const char* const name = file.name;
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
   if (*name != '\0') {

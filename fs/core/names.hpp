@@ -98,7 +98,7 @@ class Names {
   };
   // Creates a file in `parent`: calls `make(copy)` for one tier after the other, best first, until
   // one has room. If the request is repeated and the first attempt has made the file, returns that
-  // one. REQUIRES: Namespace::lock is held.
+  // one. CHECKED: Namespace::lock is held.
   Result<Located> place_new(const InodePtr& parent, const NewFile& file,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
   // The entry for what was found. Adds a reference, because the kernel counts each entry as a

@@ -52,6 +52,7 @@ TierIndex Pins::own(const InodePtr& directory) {
 }
 
 TierIndex Pins::inside(const InodePtr& directory) {
+  names_.lock.assert_held_shared();
   const std::uint64_t epoch = epoch_.load();
   std::vector<InodePtr> unsure;  // from `directory` up to where the pin is known
   TierIndex pin = kNoTier;

@@ -37,10 +37,10 @@ class Pins {
   TierIndex effective(const InodePtr& inode);
   // The inode, or the directory above it, that has the effective pin; nullptr if there is none.
   InodePtr pin_source(const InodePtr& inode);
-  // The pin for everything in `directory`; kNoTier if there is none. REQUIRES: Namespace::lock is
+  // The pin for everything in `directory`; kNoTier if there is none. CHECKED: Namespace::lock is
   // held.
   TierIndex inside(const InodePtr& directory);
-  // The tier on which a pin or a rule wants the new file `name`; kNoTier: any. REQUIRES:
+  // The tier on which a pin or a rule wants the new file `name`; kNoTier: any. CHECKED:
   // Namespace::lock is held.
   TierIndex wanted(const InodePtr& parent, const char* name);
 

@@ -81,9 +81,9 @@ class Relocator final : public MoveHost {
 
   // Retries the switches that were interrupted. Called every second, and before the unmount.
   void finish_moves();
-  // Executes the intents that waited for this tier. REQUIRES: Namespace::lock is held exclusively.
+  // Executes the intents that waited for this tier. CHECKED: Namespace::lock is held exclusively.
   Result<void> replay_for(TierIndex tier);
-  // Ends the intents and the interrupted moves that need a disk that was replaced. REQUIRES:
+  // Ends the intents and the interrupted moves that need a disk that was replaced. CHECKED:
   // Namespace::lock is held exclusively.
   Result<void> settle_lost();
 

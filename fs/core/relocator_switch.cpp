@@ -231,6 +231,7 @@ void Relocator::end_unfinished(const UnfinishedMove& move) {
 }
 
 Result<void> Relocator::settle_lost() {
+  parts_.names.lock.assert_held();
   ExclusiveLock no_moves(intents_);
   std::vector<UnfinishedMove> ended;
   {
@@ -251,6 +252,7 @@ Result<void> Relocator::settle_lost() {
 }
 
 Result<void> Relocator::replay_for(TierIndex tier) {
+  parts_.names.lock.assert_held();
   ExclusiveLock no_moves(intents_);
   // Some waited for this tier and for one that is lost.
   SLUICE_TRY(sluice::settle_lost(parts_.store, parts_.pool));

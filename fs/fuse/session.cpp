@@ -17,6 +17,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/check.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "fs/fuse/noted_request.hpp"
@@ -304,6 +305,7 @@ void Session::serve(Filesystem& filesystem, GpuService& gpu) {
 void Session::block_hangup() { set_hangup(SIG_BLOCK); }
 
 Session::End Session::run() {
+  SLUICE_CHECK(filesystem_ != nullptr, "Session::serve() comes before run()");
   const Signals signals([this] { loop_->stop(); }, hangup);
   handover_.note_crashes();
   const bool ok = loop_->run();

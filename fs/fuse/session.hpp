@@ -67,7 +67,7 @@ class Session final : public KernelSide {
   // threads.
   static void block_hangup();
   // Answers requests until the mount is unmounted or handed over. The signals TERM and INT unmount
-  // it, HUP calls `hangup`. REQUIRES: serve() was called.
+  // it, HUP calls `hangup`. CHECKED: serve() was called.
   enum class End { Unmounted, HandedOver, Failed };
   End run();
   // Makes run() return without unmounting, once it has answered the requests that it took.

@@ -17,7 +17,8 @@ class DaemonEpoch {
   explicit DaemonEpoch(std::uint32_t value) : value_(value) {}
 
   std::uint32_t value() const { return value_; }
-  // REQUIRES: 0 < `count` < 2^SLUICE_EPOCH_SHIFT.
+  // REQUIRES: 0 < `count` < 2^SLUICE_EPOCH_SHIFT. Not checked: a user who registers buffers for
+  // months could exceed it, which does less harm than to abort.
   std::uint64_t number(std::uint64_t count) const {
     return std::uint64_t{value_} << SLUICE_EPOCH_SHIFT | count;
   }

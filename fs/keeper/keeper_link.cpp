@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/check.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 
@@ -66,6 +67,7 @@ void KeeperLink::failed(const std::string& text) { tell("failed " + text); }
 void KeeperLink::stay(const std::string& why) { tell("stay " + why); }
 
 Result<void> KeeperLink::prepared() {
+  SLUICE_CHECK(!thread_.joinable(), "a prepared successor does not listen yet");
   tell("prepared");
   for (;;) {
     const Packet packet = SLUICE_TRY(receive_packet(socket_.get(), Wait::Yes));

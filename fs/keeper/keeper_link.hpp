@@ -46,7 +46,7 @@ class KeeperLink {
   // REQUIRES: the process will exit.
   void failed(const std::string& text);
   // Blocks until the daemon before this one has ended. Fails if this one is not wanted any more.
-  // REQUIRES: not listening yet.
+  // CHECKED: not listening yet.
   Result<void> prepared();
 
   // Calls `on_hand_over` from its own thread when a successor is prepared. This daemon must then

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <sstream>
 
+#include "base/check.hpp"
 #include "base/unix_socket.hpp"
 
 namespace sluice {
@@ -20,6 +21,7 @@ bool Packet::says(std::string_view word) const {
 }
 
 std::string Packet::rest(std::string_view word) const {
+  SLUICE_CHECK(says(word), "a packet has a rest after a word that it says");
   return text.size() > word.size() ? text.substr(word.size() + 1) : std::string();
 }
 

@@ -43,7 +43,7 @@ struct Packet {
   std::string text;
   std::vector<UniqueFd> fds;
 
-  // What follows `word` and a space; empty if there is nothing. REQUIRES: says(word).
+  // What follows `word` and a space; empty if there is nothing. CHECKED: says(word).
   std::string rest(std::string_view word) const;
   // Whether the text is `word`, or begins with it and a space.
   bool says(std::string_view word) const;

@@ -38,8 +38,9 @@ NOISE = re.compile(
 )
 ANNOTATION = re.compile(
     r"\b(?:GUARDED_BY|PT_GUARDED_BY|REQUIRES|REQUIRES_SHARED|EXCLUDES|ACQUIRE|ACQUIRE_SHARED|RELEASE|"
-    r"RELEASE_SHARED|TRY_ACQUIRE|TRY_ACQUIRE_SHARED|CAPABILITY|ASSERT_CAPABILITY|alignas|__attribute__|"
-    r"noexcept|explicit|requires|decltype)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))"
+    r"RELEASE_SHARED|TRY_ACQUIRE|TRY_ACQUIRE_SHARED|CAPABILITY|ASSERT_CAPABILITY|ASSERT_SHARED_CAPABILITY|"
+    r"ACQUIRED_BEFORE|ACQUIRED_AFTER|alignas|__attribute__|noexcept|explicit|requires|"
+    r"decltype)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))"
 )
 CLASS = re.compile(r"\b(?:class|struct|union)\s+(?:\w+\s+)*?(\w+(?:::\w+)*)\s*(?:final\s*)?(?::(?!:).*)?$", re.S)
 NO_MEMBER = re.compile(r"^(?:using|typedef|friend|static|template|enum|class|struct|union|extern|operator)\b")

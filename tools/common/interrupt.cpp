@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/check.hpp"
 #include "tools/common/verbs.hpp"
 
 namespace sluice::tools {
@@ -39,6 +40,7 @@ Interrupt::~Interrupt() { set_handler(SIG_DFL); }
 bool Interrupt::came() const { return g_signal != 0; }
 
 void Interrupt::end(const std::string& verb, const std::string& message) const {
+  SLUICE_CHECK(came(), "a program ends by a signal that came");
   fail(verb, "interrupted; " + message);
   std::fflush(stdout);
   const int signal = g_signal;

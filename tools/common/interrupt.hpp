@@ -19,7 +19,7 @@ class Interrupt {
   // Whether a signal came. It also ends a poll() early.
   bool came() const;
   // Prints "sluice: VERB: interrupted; MESSAGE" and ends the process by the signal that came, so
-  // that a shell sees it. REQUIRES: came().
+  // that a shell sees it. CHECKED: came().
   [[noreturn]] void end(const std::string& verb, const std::string& message) const;
 };
 

@@ -14,6 +14,8 @@
 #include <atomic>
 #include <utility>
 
+#include "base/check.hpp"
+
 namespace sluice::dropin {
 
 class Real {
@@ -47,11 +49,13 @@ class RealFunction {
 
   // True if the function exists.
   explicit operator bool() { return get() != nullptr; }
-  // REQUIRES: the function exists.
+  // CHECKED: the function exists.
   template <typename... Arguments>
   auto operator()(Arguments... arguments) {
     const Real::Call call;
-    return get()(arguments...);
+    const auto function = get();
+    SLUICE_CHECK(function != nullptr, "NVIDIA's cuFile has the function");
+    return function(arguments...);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.hpp"
 #include "tools/lab/simulator/budget_cache.hpp"
 #include "tools/lab/simulator/caches.hpp"
 #include "tools/lab/simulator/movers.hpp"
@@ -61,6 +62,7 @@ std::unique_ptr<Contender> make_contender(std::string_view name, const Trace& tr
                                           const SimulationOptions& options) {
   const auto* const found = std::find_if(kEntries.begin(), kEntries.end(),
                                          [&](const Entry& e) { return e.name == name; });
+  SLUICE_CHECK(found != std::end(kEntries), "the contender has one of contender_names()");
   return found->make(trace, options);
 }
 

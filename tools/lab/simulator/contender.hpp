@@ -106,7 +106,8 @@ std::span<const std::string_view> contender_names();
 // Whether it is an oracle, which knows future accesses.
 bool is_oracle(std::string_view name);
 
-// REQUIRES: `name` is one of contender_names(); `trace` and `options` outlive the contender.
+// CHECKED: `name` is one of contender_names(). REQUIRES: `trace` and `options` outlive the
+// contender.
 std::unique_ptr<Contender> make_contender(std::string_view name, const Trace& trace,
                                           const SimulationOptions& options);
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.hpp"
 #include "tools/lab/simulator/trace.hpp"
 
 namespace sluice::tools::lab {
@@ -23,8 +24,11 @@ class ObjectList {
 
   bool empty() const { return oldest_ == kNoObject; }
   std::uint64_t bytes() const { return bytes_; }
-  // REQUIRES: not empty.
-  std::uint32_t oldest() const { return oldest_; }
+  // CHECKED: not empty.
+  std::uint32_t oldest() const {
+    SLUICE_CHECK(!empty(), "a list with an oldest object is not empty");
+    return oldest_;
+  }
 
   // REQUIRES: `object` is in no list of these links.
   void add_newest(std::uint32_t object) {
@@ -44,9 +48,9 @@ class ObjectList {
     bytes_ -= trace_.sizes[object];
   }
 
-  // REQUIRES: not empty.
+  // CHECKED: not empty.
   std::uint32_t remove_oldest() {
-    const auto object = oldest_;
+    const auto object = oldest();
     remove(object);
     return object;
   }
