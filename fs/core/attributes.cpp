@@ -107,7 +107,7 @@ Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
   parts_.times.load(*inode);
   struct stat st {};
   for (;;) {
-    const std::uint64_t switches = parts_.names.switches();
+    const std::uint64_t switches = parts_.names_lock.switches();
     TierIndex tier = kNoTier;
     FileHandle handle;
     {
@@ -122,7 +122,7 @@ Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
     if (!state->is_at(tier, handle)) continue;
     // A link count of 0 means that the file was deleted, or that a move has just removed the old
     // copy.
-    if (st.st_nlink == 0 && parts_.names.switches() != switches) continue;
+    if (st.st_nlink == 0 && parts_.names_lock.switches() != switches) continue;
     parts_.times.show(*state, tier, st);
     break;
   }
@@ -173,7 +173,7 @@ struct stat Attributes::stat_of(const InodePtr& inode, const Located& found,
     Inode::Locked state(*inode);
     const bool is_there = state->is_at(found.tier, found.handle);
     // A file that is found during its switch, in either place, has only some of its links there.
-    const bool moves = state->may_be_in_two_places() || parts_.names.switches() != switches;
+    const bool moves = state->may_be_in_two_places() || parts_.names_lock.switches() != switches;
     const bool merges = inode->is_directory() && (state->copies.size() > 1 || state->times);
     if (is_there && !moves && !merges) {
       if (!may_have_moved) state->times_known = true;
@@ -219,7 +219,7 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
     const ShownTimes::AttributeChange changing(parts_.times, *directory);
     return change(copies.reachable[0].fd);
   }
-  SharedLock lock(parts_.names.lock);
+  SharedLock lock(parts_.names_lock.mutex);
   // While the names are locked, no tier can return. The change is recorded for tiers that are
   // offline.
   copies = SLUICE_TRY(parts_.tree.open_copies(directory));

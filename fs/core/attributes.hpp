@@ -55,7 +55,7 @@ class Attributes {
     Pool& pool;
     Store& store;
     KernelSide& kernel;
-    Namespace& names;
+    NamesLock& names_lock;
     DirectoryTree& tree;
     Descriptors& descriptors;
     ShownTimes& times;
@@ -84,7 +84,7 @@ class Attributes {
 
   Result<struct stat> stat_of(const InodePtr& inode);
   // The same, but avoids a system call if `found`, from a lookup just now, is still right.
-  // `switches` is Namespace::switches() before that lookup.
+  // `switches` is NamesLock::switches() before that lookup.
   struct stat stat_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   // What the tier reports, without the changes that ShownTimes makes.
   Result<struct statx> statx_on_tier(const InodePtr& inode);

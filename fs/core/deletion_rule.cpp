@@ -39,7 +39,7 @@ Result<DeletionRule::Candidate> DeletionRule::find(const Budgets::Place& place,
     const InodePtr parent =
         SLUICE_TRY(parts_.tree.walk(std::string_view(path).substr(0, slash), found.references_));
     const auto known = SLUICE_TRY(
-        parts_.tree.look_up(parent, name.c_str(), NamesLock::Free, InodeTable::LookupBy::Daemon));
+        parts_.tree.look_up(parent, name.c_str(), NamesHeld::No, InodeTable::LookupBy::Daemon));
     if (!known.inode) return Error(ESTALE, "the file is gone");
     found.references_.push_back(known.inode->id());
     if (known.inode->id() != victim.id) return Error(ESTALE, "the name is that of another file");
@@ -77,7 +77,7 @@ Result<DeletionRule::Candidate> DeletionRule::examine(const Budgets::Place& plac
   Candidate candidate = SLUICE_TRY(find(place, victim));
   for (const Names::Place& name : candidate.names) {
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(name.parent));
-    const auto found = SLUICE_TRY(parts_.tree.locate(copies, name.name.c_str(), NamesLock::Free));
+    const auto found = SLUICE_TRY(parts_.tree.locate(copies, name.name.c_str(), NamesHeld::No));
     if (found.size() != 1 || found[0].identity.id != victim.id)
       return Error(ESTALE, "the name is that of another file");
     const OpenCopy directory = SLUICE_TRY(parts_.tree.open_copy(name.parent, found[0].tier));

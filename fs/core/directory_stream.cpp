@@ -200,7 +200,7 @@ Result<void> DirectoryStream::read_copies() {
 }
 
 Result<void> DirectoryStream::read_names(DirectoryNames& names) {
-  std::uint64_t switches = namespace_.switches();
+  std::uint64_t switches = names_lock_.switches();
   int rounds = 0;
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -215,7 +215,7 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
     // again after each switch. New moves in this directory wait for the listing, and moves that run
     // already end during the first rounds. The number of rounds is limited because moves in other
     // directories count as well.
-    const std::uint64_t now = namespace_.switches();
+    const std::uint64_t now = names_lock_.switches();
     if (std::exchange(switches, now) != now && rounds++ < kMostRounds)
       i = static_cast<std::size_t>(-1);
   }
@@ -235,7 +235,7 @@ std::uint64_t DirectoryStream::number_of(const char* name, TierIndex tier) {
   }
   // It was deleted or moved to another tier after its name was read.
   const auto now = tree_.open_copies(directory_);
-  const auto found = now ? tree_.locate(*now, name, NamesLock::Free) : now.error();
+  const auto found = now ? tree_.locate(*now, name, NamesHeld::No) : now.error();
   return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
 }
 

@@ -27,7 +27,7 @@
 
 #include "base/mutex.hpp"
 #include "fs/core/directory_tree.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 
 namespace sluice {
 
@@ -43,8 +43,8 @@ class DirectoryStream {
   // Whether the items need inode_number. readdirplus does not: it looks each name up anyway.
   enum class Numbers { Wanted, NotWanted };
 
-  DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory)
-      : tree_(tree), namespace_(names), directory_(std::move(directory)) {}
+  DirectoryStream(DirectoryTree& tree, NamesLock& names_lock, InodePtr directory)
+      : tree_(tree), names_lock_(names_lock), directory_(std::move(directory)) {}
 
   InodeId directory() const { return directory_->id(); }
 
@@ -65,7 +65,7 @@ class DirectoryStream {
   std::uint64_t number_of(const char* name, TierIndex tier) REQUIRES(mutex_);
 
   DirectoryTree& tree_;
-  Namespace& namespace_;
+  NamesLock& names_lock_;
   const InodePtr directory_;
   Mutex mutex_;
   bool complete_ GUARDED_BY(mutex_) = true;

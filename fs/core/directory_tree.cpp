@@ -17,11 +17,12 @@
 #include "tiering/copier.hpp"
 
 namespace sluice {
-DirectoryTree::DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, Namespace& names)
+DirectoryTree::DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times,
+                             NamesLock& names_lock)
     : pool_(pool),
       table_(table),
       times_(times),
-      names_(names),
+      names_lock_(names_lock),
       // A quarter of the descriptors that a process may have.
       fd_cache_(std::clamp<std::size_t>(static_cast<std::size_t>(::sysconf(_SC_OPEN_MAX)) / 4, 64,
                                         4096)) {
@@ -44,14 +45,14 @@ Result<bool> is_empty(int parent, const char* name) {
   return SLUICE_TRY(names_in(fd.get(), 1)).empty();
 }
 
-Result<InodePtr> DirectoryTree::inode(InodeId id, NamesLock held) {
+Result<InodePtr> DirectoryTree::inode(InodeId id, NamesHeld held) {
   if (InodePtr found = table_.find(id)) return found;
   return resolve_forgotten(id, held);
 }
 
 // Resolves an id from an NFS handle after the kernel has forgotten the file, perhaps after a
 // remount.
-Result<InodePtr> DirectoryTree::resolve_forgotten(InodeId id, NamesLock held) {
+Result<InodePtr> DirectoryTree::resolve_forgotten(InodeId id, NamesHeld held) {
   const Tier* tier = pool_.by_slot(slot_of(id));
   if (tier == nullptr || !tier->online()) return Error(ESTALE, "resolve id");
   const Located found = SLUICE_TRY(tier->find(id));
@@ -83,24 +84,25 @@ Result<InodePtr> DirectoryTree::resolve_forgotten(InodeId id, NamesLock held) {
 }
 
 Result<DirectoryTree::Lookup> DirectoryTree::look_up(const InodePtr& directory, const char* name,
-                                                     NamesLock held, InodeTable::LookupBy who) {
+                                                     NamesHeld held, InodeTable::LookupBy who) {
   Lookup out;
   if (is_private(*directory, name)) return out;
   for (;;) {
-    out.switches = names_.switches();
+    out.switches = names_lock_.switches();
     const OpenCopies copies = SLUICE_TRY(open_copies(directory));
     out.complete = copies.complete;
     out.found = SLUICE_TRY(locate(copies, name, held));
     if (out.found.empty()) {
       // The file may have moved to a tier on which the directory had no copy when we opened its
       // copies.
-      if (names_.switches() != out.switches) continue;
+      if (names_lock_.switches() != out.switches) continue;
       return out;
     }
     out.inode = table_.intern(out.found, directory->id(), name, who);
     if (!out.inode) return Error(EIO, "two files have the same identity");
     // A file that moved after it was found looks like another file with the same id.
-    if (out.inode->id() == out.found[0].identity.id || names_.switches() == out.switches) break;
+    if (out.inode->id() == out.found[0].identity.id || names_lock_.switches() == out.switches)
+      break;
     table_.forget(out.inode->id(), 1);
   }
   if (is_directory(out.found) && !out.complete) set_partly_unknown(out.inode->id());
@@ -108,7 +110,7 @@ Result<DirectoryTree::Lookup> DirectoryTree::look_up(const InodePtr& directory, 
 }
 
 Result<InodePtr> DirectoryTree::walk(std::string_view path, std::vector<InodeId>& references,
-                                     NamesLock held) {
+                                     NamesHeld held) {
   InodePtr at = table_.find(kRootId);
   while (!path.empty()) {
     path.remove_prefix(1);  // the slash
@@ -196,7 +198,7 @@ Result<OpenCopies> DirectoryTree::open_copies(const InodePtr& directory) {
 
 Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex tier,
                                             Spares spares) {
-  names_.lock.assert_held_shared();
+  names_lock_.mutex.assert_held_shared();
   auto known = open_copy(directory, tier);
   if (known || known.error().code != ENOENT) return known;
   MutexLock lock(replicate_);
@@ -260,7 +262,7 @@ Result<std::string> DirectoryTree::empty_directory(const Tier& tier, int temp, S
 // The parent and the name of a directory, as they are on a tier. The last known name is nearly
 // always right; a lookup that ran at the same time as a rename can make it wrong.
 Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& directory) {
-  names_.lock.assert_held_shared();
+  names_lock_.mutex.assert_held_shared();
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
   const auto is_named = [&](const KnownName& known) {
@@ -277,7 +279,7 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
     parent_id = state->name.parent;
     known.name = state->name.text;
   }
-  const auto remembered = inode(parent_id, NamesLock::HeldWithCopies);
+  const auto remembered = inode(parent_id, NamesHeld::WithCopies);
   if (remembered) {
     known.parent = *remembered;
     if (is_named(known)) return known;
@@ -290,7 +292,7 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
   const bool is_below_root = above.st_ino == top.st_ino && above.st_dev == top.st_dev;
   const InodeId parent =
       is_below_root ? kRootId : SLUICE_TRY(original.tier->identity_of(original.get(), "..")).id;
-  known.parent = SLUICE_TRY(inode(parent, NamesLock::HeldWithCopies));
+  known.parent = SLUICE_TRY(inode(parent, NamesHeld::WithCopies));
   const std::string path = SLUICE_TRY(current_path(original.get()));
   known.name = path.substr(path.rfind('/') + 1);
   if (!is_named(known)) return Error(ENOENT, "name of a directory");
@@ -415,7 +417,7 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
 }
 
 std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
-  names_.lock.assert_held_shared();
+  names_lock_.mutex.assert_held_shared();
   MutexLock lock_copies(replicate_);
   std::vector<InodeId> unsure, changed;
   table_.for_each_directory([&](Inode& inode) {
@@ -479,7 +481,7 @@ void DirectoryTree::tier_went_offline(TierIndex tier) {
 }
 
 void DirectoryTree::tier_replaced(TierIndex tier) {
-  names_.lock.assert_held();
+  names_lock_.mutex.assert_held();
   SLUICE_CHECK(!pool_[tier].online(), "a tier whose disk was replaced is offline");
   // Leads nowhere on any filesystem: no file has the inode number 0.
   const FileHandle nowhere{std::string("\x01\0\0\0\0\0\0\0\0", 9)};

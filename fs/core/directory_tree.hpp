@@ -18,7 +18,7 @@
 #include "base/result.hpp"
 #include "fs/core/fd_cache.hpp"
 #include "fs/core/inode_table.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 #include "fs/core/shown_times.hpp"
 #include "tiering/file_lists.hpp"
 #include "tiering/pool.hpp"
@@ -39,18 +39,18 @@ struct OpenCopies {
 
 class DirectoryTree {
  public:
-  DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, Namespace& names);
+  DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, NamesLock& names_lock);
 
   // The inode with this id. If the kernel has forgotten it (an NFS handle), it is searched for on
   // its tier. ESTALE if the file no longer exists.
-  Result<InodePtr> inode(InodeId id, NamesLock held = NamesLock::Free);
+  Result<InodePtr> inode(InodeId id, NamesHeld held = NamesHeld::No);
 
   Result<OpenCopies> open_copies(const InodePtr& directory);
   // ENOENT if the directory has no copy on that tier, EIO if the tier is offline.
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
   // Like open_copy(), but makes a missing copy, together with its ancestors. ENAMETOOLONG if too
   // many of them are missing. If the tier is full, spare directories may be used, for a file that
-  // is there already and only gets a name. CHECKED: Namespace::lock is held.
+  // is there already and only gets a name. CHECKED: NamesLock::mutex is held.
   enum class Spares { Keep, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
                                Spares spares = Spares::Keep);
@@ -61,29 +61,29 @@ class DirectoryTree {
   // Every copy of `name`, fastest tier first; more than one only for directories. Empty if the name
   // does not exist.
   Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name,
-                                      NamesLock held);
+                                      NamesHeld held);
   // Like locate(), but finds the file that the kernel knows under `name`, for operations that
   // remove or replace it. ESTALE if that file no longer has the name: the kernel then looks the
   // name up again, checks permissions and repeats its request.
   Result<std::vector<Located>> locate_for_kernel(const InodePtr& parent,
                                                  const OpenCopies& directory, const char* name,
-                                                 NamesLock held);
+                                                 NamesHeld held);
   // The file that the kernel knows under `name`, if it may be moving; nullptr otherwise.
-  InodePtr moving_file(const InodePtr& directory, const char* name, NamesLock held);
+  InodePtr moving_file(const InodePtr& directory, const char* name, NamesHeld held);
 
   // The inode of a name. Adds a reference, which the caller must return with InodeTable::forget().
   struct Lookup {
     InodePtr inode;  // nullptr: there is no such name
     std::vector<Located> found;
     bool complete = true;        // false: the name may exist on a tier that is offline
-    std::uint64_t switches = 0;  // Namespace::switches() before it was found
+    std::uint64_t switches = 0;  // NamesLock::switches() before it was found
   };
-  Result<Lookup> look_up(const InodePtr& directory, const char* name, NamesLock held,
+  Result<Lookup> look_up(const InodePtr& directory, const char* name, NamesHeld held,
                          InodeTable::LookupBy who);
   // Looks up every name of `path`. Adds a reference to each inode on the way, including the last,
   // and lists their ids in `references`.
   Result<InodePtr> walk(std::string_view path, std::vector<InodeId>& references,
-                        NamesLock held = NamesLock::Free);
+                        NamesHeld held = NamesHeld::No);
 
   // The path of the inode below a tier's root, made from the last known names. Empty if they do not
   // lead to the root.
@@ -96,7 +96,7 @@ class DirectoryTree {
                                 TierIndex to);
 
   // Searches a tier that came online for copies of the known directories. Returns the directories
-  // whose cached listings the kernel must drop. CHECKED: Namespace::lock is held.
+  // whose cached listings the kernel must drop. CHECKED: NamesLock::mutex is held.
   std::vector<InodeId> rediscover_all(TierIndex tier);
   // Records that the directory may have a copy on a tier that is offline.
   void set_partly_unknown(InodeId id);
@@ -105,7 +105,7 @@ class DirectoryTree {
   // Closes the descriptors on that tier, so that its disk can be unmounted.
   void tier_went_offline(TierIndex tier);
   // Forgets what was on the disk that another one has replaced. What was only there is ESTALE.
-  // CHECKED: Namespace::lock is held exclusively, and the tier is offline.
+  // CHECKED: NamesLock::mutex is held exclusively, and the tier is offline.
   void tier_replaced(TierIndex tier);
   // The files on the tier that are in memory, by their last known names.
   std::vector<FileLists::File> files_on(TierIndex tier);
@@ -115,7 +115,7 @@ class DirectoryTree {
     InodePtr parent;
     std::string name;
   };
-  Result<InodePtr> resolve_forgotten(InodeId id, NamesLock held);
+  Result<InodePtr> resolve_forgotten(InodeId id, NamesHeld held);
   void learn_name(const InodePtr& inode);
   Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
   Result<std::vector<Located>> merge(const OpenCopies& directory, const char* name);
@@ -133,7 +133,7 @@ class DirectoryTree {
   Pool& pool_;
   InodeTable& table_;
   ShownTimes& times_;
-  Namespace& names_;
+  NamesLock& names_lock_;
   FdCache fd_cache_;
   Mutex replicate_;  // one directory copy is made at a time
   // Names in spares_directory() of each tier.

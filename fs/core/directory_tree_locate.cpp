@@ -30,18 +30,18 @@ bool is_directory(const std::vector<Located>& found) {
 }
 
 Result<std::vector<Located>> DirectoryTree::locate(const OpenCopies& directory, const char* name,
-                                                   NamesLock held) {
+                                                   NamesHeld held) {
   for (;;) {
-    const std::uint64_t switches = names_.switches();
+    const std::uint64_t switches = names_lock_.switches();
     auto found = SLUICE_TRY(locate_once(directory, name));
-    if (found.empty() && names_.switches() != switches) continue;
+    if (found.empty() && names_lock_.switches() != switches) continue;
     if (all_one(found)) return found;
     // Directories with the same name but different identities: either a rename has reached only
     // some of the tiers, or they were made separately. While the names are locked, no rename is
     // incomplete.
-    if (held == NamesLock::HeldWithCopies) return merge(directory, name);
+    if (held == NamesHeld::WithCopies) return merge(directory, name);
     std::optional<SharedLock> names;
-    if (held == NamesLock::Free) names.emplace(names_.lock);
+    if (held == NamesHeld::No) names.emplace(names_lock_.mutex);
     MutexLock copies(replicate_);
     return merge(directory, name);
   }
@@ -72,7 +72,7 @@ Result<std::vector<Located>> DirectoryTree::locate_once(const OpenCopies& direct
 // Merges directories with the same name that were made separately on several tiers. They get one
 // identity: the one that the kernel knows, or else that of the fastest tier.
 Result<std::vector<Located>> DirectoryTree::merge(const OpenCopies& directory, const char* name) {
-  names_.lock.assert_held_shared();
+  names_lock_.mutex.assert_held_shared();
   replicate_.assert_held();
   auto found = SLUICE_TRY(locate_once(directory, name));
   if (all_one(found)) return found;
@@ -119,7 +119,7 @@ bool DirectoryTree::take_identity(const Located& copy, const Identity& identity,
 
 Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& parent,
                                                               const OpenCopies& directory,
-                                                              const char* name, NamesLock held) {
+                                                              const char* name, NamesHeld held) {
   auto found = SLUICE_TRY(locate(directory, name, held));
   if (found.empty()) return found;
   if (!is_directory(found)) {
@@ -151,15 +151,15 @@ Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& pa
   return std::vector{*meant};
 }
 
-InodePtr DirectoryTree::moving_file(const InodePtr& directory, const char* name, NamesLock held) {
-  while (names_.has_moves()) {
-    const std::uint64_t switches = names_.switches();
+InodePtr DirectoryTree::moving_file(const InodePtr& directory, const char* name, NamesHeld held) {
+  while (names_lock_.has_moves()) {
+    const std::uint64_t switches = names_lock_.switches();
     const auto copies = open_copies(directory);
     const auto found = copies ? locate_for_kernel(directory, *copies, name, held) : copies.error();
     if (!found) break;
     if (!found->empty())
       return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0]) : nullptr;
-    if (names_.switches() == switches) break;
+    if (names_lock_.switches() == switches) break;
   }
   return nullptr;
 }

@@ -238,7 +238,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
   const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit(directory));
   SharedFd fd;  // stays empty if the request is repeated and the first attempt created the file
   auto made = [&]() -> Result<Located> {
-    SharedLock lock(parts_.namespace_lock.lock);
+    SharedLock lock(parts_.names_lock.mutex);
     const Names::NewFile what{name, S_IFREG, caller.uid};
     return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
       const CreateAs creator(caller);
@@ -269,7 +269,7 @@ Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mo
   const Budgets::Room room(parts_.budgets);
   SharedFd fd;
   const auto make = [&]() -> Result<Located> {
-    SharedLock lock(parts_.namespace_lock.lock);
+    SharedLock lock(parts_.names_lock.mutex);
     const Names::NewFile what{"", S_IFREG, caller.uid};
     return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
       const CreateAs creator(caller);

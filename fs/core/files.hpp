@@ -43,7 +43,7 @@ class Files {
     Pool& pool;
     KernelSide& kernel;
     InodeTable& table;
-    Namespace& namespace_lock;
+    NamesLock& names_lock;
     DirectoryTree& tree;
     Descriptors& descriptors;
     Attributes& attributes;

@@ -54,7 +54,7 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
     return state->place().handle;
   };
   for (;;) {
-    const std::uint64_t switches = parts_.namespace_lock.switches();
+    const std::uint64_t switches = parts_.names_lock.switches();
     const FileHandle before = place();
     const SharedFd fd =
         SLUICE_TRY(flags & O_NOATIME ? parts_.descriptors.open(file, O_RDONLY | O_NOATIME)
@@ -75,7 +75,7 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
     parts_.pool[tier].count_read(done);
     // If this file was moved meanwhile, a user may have written to its new copy. Moves of other
     // files are no reason to read again.
-    if (parts_.namespace_lock.switches() == switches || place() == before) return done;
+    if (parts_.names_lock.switches() == switches || place() == before) return done;
   }
 }
 

@@ -41,7 +41,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       lists_(settings.lists),
       table_(pool, settings.handover),
       times_(pool, store),
-      tree_(pool, table_, times_, namespace_),
+      tree_(pool, table_, times_, names_lock_),
       away_(pool, store, tree_),
       engine_(engine),
       descriptors_(pool, tree_, kernel),
@@ -49,14 +49,14 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       budgets_({pool, store, table_, tree_, descriptors_, clock, settings.budget_rest},
                std::move(settings.budgets)),
       accesses_(store, table_, tree_, clock, with_budgets(std::move(settings.accesses))),
-      relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
+      relocator_({pool, store, kernel, table_, names_lock_, tree_, descriptors_, times_, engine_,
                   clock, [this](InodeId id) { file_is_free(id); }}),
-      pins_(pool, table_, tree_, descriptors_, namespace_, rules_of(settings.migration)),
+      pins_(pool, table_, tree_, descriptors_, names_lock_, rules_of(settings.migration)),
       attributes_(
-          {pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_, budgets_}),
-      names_({pool, store, table_, namespace_, tree_, descriptors_, times_, away_, attributes_,
+          {pool, store, kernel, names_lock_, tree_, descriptors_, times_, pages_, away_, budgets_}),
+      names_({pool, store, table_, names_lock_, tree_, descriptors_, times_, away_, attributes_,
               pins_, engine_, budgets_, [this](InodeId id) { file_is_gone(id); }}),
-      files_({pool, kernel, table_, namespace_, tree_, descriptors_, attributes_, names_, pages_,
+      files_({pool, kernel, table_, names_lock_, tree_, descriptors_, attributes_, names_, pages_,
               accesses_, relocator_, engine_, budgets_, settings.small_file,
               [this](InodeId id) { file_is_free(id); }}),
       // The result is ignored: a plan that lacks the accesses of the last seconds is good enough.
@@ -160,7 +160,7 @@ void Filesystem::tier_went_offline(Tier& tier) {
 void Filesystem::tier_returned(Tier& tier) {
   std::vector<InodeId> changed;
   {
-    const ExclusiveLock no_names(namespace_.lock);
+    const ExclusiveLock no_names(names_lock_.mutex);
     if (const auto replayed = relocator_.replay_for(tier.index()); !replayed) {
       log::get().error("cannot use a tier that came back: tier={} why={}", tier.name(),
                        replayed.error().text());
@@ -193,7 +193,7 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
   // Without the lock: a disk that hangs must not stop those who use the others.
   Pool::Replacement replacement = SLUICE_TRY(pool_.prepare_replacement(settings));
   {
-    const ExclusiveLock no_names(namespace_.lock);
+    const ExclusiveLock no_names(names_lock_.mutex);
     lost = pool_.replace(std::move(replacement));
     const TierIndex index = pool_.by_name(settings.name)->index();
     is_new_place = pool_.size() > before;
@@ -226,7 +226,7 @@ void Filesystem::tier_added(TierIndex tier) {
   tree_.tier_added(tier);
   std::vector<InodeId> changed;
   {
-    const ExclusiveLock no_names(namespace_.lock);
+    const ExclusiveLock no_names(names_lock_.mutex);
     changed = tree_.rediscover_all(tier);
   }
   drop_names_and_listings(changed);

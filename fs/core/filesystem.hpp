@@ -32,7 +32,7 @@
 #include "fs/core/kernel_side.hpp"
 #include "fs/core/move_requests.hpp"
 #include "fs/core/names.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 #include "fs/core/page_watch.hpp"
 #include "fs/core/pins.hpp"
 #include "fs/core/relocator.hpp"
@@ -123,7 +123,7 @@ class Filesystem {
   KernelSide& kernel_;
   FileLists* const lists_;
   InodeTable table_;
-  Namespace namespace_;
+  NamesLock names_lock_;
   ShownTimes times_;
   DirectoryTree tree_;
   AwayTiers away_;
@@ -143,7 +143,7 @@ class Filesystem {
   BudgetKeeper budget_keeper_;
   Xattrs xattrs_;
   // Held while a tier goes offline or online, or another disk takes its place. Before
-  // Namespace::lock.
+  // NamesLock::mutex.
   Mutex presence_;
   unsigned ticks_ = 0;
 };

@@ -74,15 +74,15 @@ Result<Entry> Names::entry_with_reference(const std::vector<Located>& found, con
   const InodePtr inode =
       parts_.table.intern(found, parent->id(), name, InodeTable::LookupBy::Kernel);
   if (!inode) return Error(EIO, "two files with one identity");
-  return entry_of(inode, found[0], parts_.names.switches());
+  return entry_of(inode, found[0], parts_.names_lock.switches());
 }
 
 Result<Entry> Names::lookup(InodeId parent, const char* name) {
   if (std::strcmp(name, ".") == 0) return lookup_self_or_parent(parent, false);
   if (std::strcmp(name, "..") == 0) return lookup_self_or_parent(parent, true);
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
-  const auto known = SLUICE_TRY(
-      parts_.tree.look_up(directory, name, NamesLock::Free, InodeTable::LookupBy::Kernel));
+  const auto known =
+      SLUICE_TRY(parts_.tree.look_up(directory, name, NamesHeld::No, InodeTable::LookupBy::Kernel));
   if (known.inode) return entry_of(known.inode, known.found[0], known.switches);
   Entry missing;
   // The name may exist on a tier that is offline, so the kernel must not cache that it does not
@@ -93,7 +93,7 @@ Result<Entry> Names::lookup(InodeId parent, const char* name) {
 
 Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
                                  const std::function<Result<Located>(const OpenCopy&)>& make) {
-  parts_.names.lock.assert_held_shared();
+  parts_.names_lock.mutex.assert_held_shared();
   const char* const name = file.name;
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
   if (*name != '\0') {
@@ -141,7 +141,7 @@ Result<Entry> Names::make(InodeId parent, const NewFile& file,
                           const std::function<Result<void>(int directory)>& make_it) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, file.name)) return Error(EPERM, "make a name");
-  SharedLock lock(parts_.names.lock);
+  SharedLock lock(parts_.names_lock.mutex);
   const Located made =
       SLUICE_TRY(place_new(directory, file, [&](const OpenCopy& copy) -> Result<Located> {
         if (const auto done = make_it(copy.get()); !done) return done.error();
@@ -197,12 +197,12 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
   const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit_link(file, directory));
   // Locked before the names: a spill locks the file first and then the names.
   const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
-  SharedLock lock(parts_.names.lock);
+  SharedLock lock(parts_.names_lock.mutex);
   SLUICE_TRY(guard.check_name());
   const TierIndex tier = file->tier();
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(directory));
-  const auto there = SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held));
+  const auto there = SLUICE_TRY(parts_.tree.locate(known, new_name, NamesHeld::Yes));
   if (!there.empty()) {
     struct stat st {};
     if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
@@ -298,10 +298,10 @@ Result<void> Names::unlink(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   for (;;) {
-    const InodePtr moving = parts_.tree.moving_file(directory, name, NamesLock::Free);
+    const InodePtr moving = parts_.tree.moving_file(directory, name, NamesHeld::No);
     const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving));
-    SharedLock lock(parts_.names.lock);
-    if (parts_.tree.moving_file(directory, name, NamesLock::Held) != moving)
+    SharedLock lock(parts_.names_lock.mutex);
+    if (parts_.tree.moving_file(directory, name, NamesHeld::Yes) != moving)
       continue;  // a move began or ended meanwhile
     SLUICE_TRY(guard.check_name());
     return unlink_locked(directory, name);
@@ -312,7 +312,7 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   if (SLUICE_TRY(was_removed(copies, name))) return {};
   const auto found =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_open_after_unlink(found[0]);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
@@ -329,7 +329,7 @@ Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>
   // Closed after the lock is given back: freeing the blocks of a large file takes long.
   const auto kept = parts_.descriptors.any(file);
   // The kernel does not know of this change, so it does not keep users away from the directory.
-  const ExclusiveLock lock(parts_.names.lock);
+  const ExclusiveLock lock(parts_.names_lock.mutex);
   {
     Inode::Locked state(*file);
     if (state->is_moving() || state->may_be_in_two_places())
@@ -338,7 +338,7 @@ Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>
   std::vector<OpenCopy> directories;
   for (const Place& each : names) {
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(each.parent));
-    const auto found = SLUICE_TRY(parts_.tree.locate(copies, each.name.c_str(), NamesLock::Held));
+    const auto found = SLUICE_TRY(parts_.tree.locate(copies, each.name.c_str(), NamesHeld::Yes));
     if (found.size() != 1 || found[0].identity.id != file->id())
       return Error(ESTALE, "the name is that of another file");
     directories.push_back(SLUICE_TRY(parts_.tree.open_copy(each.parent, found[0].tier)));
@@ -369,7 +369,7 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
   if (::fchown(file.get(), twin.note.uid, twin.note.gid) < 0 ||
       ::fchmod(file.get(), twin.note.mode) < 0 || ::fsync(file.get()) < 0)
     return Error::last("restore the attributes of a twin");
-  ExclusiveLock lock(parts_.names.lock);
+  ExclusiveLock lock(parts_.names_lock.mutex);
   // The twin may be about a place that the file had left before the disk was lost.
   const InodePtr known = parts_.table.find(twin.note.file.id);
   const Copy there = known ? known->place() : Copy{};
@@ -384,11 +384,11 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
     const auto above = directory ? current_path(directory->get()) : directory.error();
     if (!above || !above->starts_with(base)) continue;
     std::vector<InodeId> references;
-    const auto parent = parts_.tree.walk(above->substr(base.size()), references, NamesLock::Held);
+    const auto parent = parts_.tree.walk(above->substr(base.size()), references, NamesHeld::Yes);
     const auto place = [&]() -> Result<void> {
       const InodePtr inode = SLUICE_TRY(parent);
       const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(inode));
-      if (!SLUICE_TRY(parts_.tree.locate(copies, name.text.c_str(), NamesLock::Held)).empty())
+      if (!SLUICE_TRY(parts_.tree.locate(copies, name.text.c_str(), NamesHeld::Yes)).empty())
         return Error(EEXIST, "another file has its name");
       SLUICE_TRY(parts_.away.note_new_name(inode, copies, name.text.c_str()));
       const int from = first ? first.get() : twins->get();
@@ -410,18 +410,18 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
   }
   if (!first) return failure;
   parts_.pool.twins().taken(twin.note.file, tier, true);
-  parts_.names.note_switch();
+  parts_.names_lock.note_switch();
   return path;
 }
 
 Result<void> Names::rmdir(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
-  SharedLock lock(parts_.names.lock);
+  SharedLock lock(parts_.names_lock.mutex);
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   if (SLUICE_TRY(was_removed(copies, name))) return {};
   const auto found =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(ENOENT, "rmdir");
   if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
   // If a copy of the parent is offline, a copy of this directory may be, too, with files in it.
@@ -478,7 +478,7 @@ Result<void> Names::sync_directory(InodeId id) {
 
 Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(id));
-  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory);
+  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names_lock, directory);
 }
 
 }  // namespace sluice

@@ -23,7 +23,7 @@
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 #include "fs/core/pins.hpp"
 #include "fs/core/shown_times.hpp"
 #include "tiering/intent.hpp"
@@ -46,7 +46,7 @@ class Names {
     Pool& pool;
     Store& store;
     InodeTable& table;
-    Namespace& names;
+    NamesLock& names_lock;
     DirectoryTree& tree;
     Descriptors& descriptors;
     ShownTimes& times;
@@ -98,7 +98,7 @@ class Names {
   };
   // Creates a file in `parent`: calls `make(copy)` for one tier after the other, best first, until
   // one has room. If the request is repeated and the first attempt has made the file, returns that
-  // one. CHECKED: Namespace::lock is held.
+  // one. CHECKED: NamesLock::mutex is held.
   Result<Located> place_new(const InodePtr& parent, const NewFile& file,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
   // The entry for what was found. Adds a reference, because the kernel counts each entry as a
@@ -123,7 +123,7 @@ class Names {
   // Whether the first attempt at this request has removed `name`.
   Result<bool> was_removed(const OpenCopies& parent, const char* name);
   Result<void> unlink_locked(const InodePtr& directory, const char* name)
-      REQUIRES_SHARED(parts_.names.lock);
+      REQUIRES_SHARED(parts_.names_lock.mutex);
 
   // names_rename.cpp
   struct RenameAttempt;

@@ -102,15 +102,15 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
   RenameAttempt attempt;
   bool made_room = false;
   for (;;) {
-    const InodePtr source = parts_.tree.moving_file(from, name, NamesLock::Free);
-    const InodePtr target = parts_.tree.moving_file(to, new_name, NamesLock::Free);
+    const InodePtr source = parts_.tree.moving_file(from, name, NamesHeld::No);
+    const InodePtr target = parts_.tree.moving_file(to, new_name, NamesHeld::No);
     const ChangeGuard source_guard = SLUICE_TRY(ChangeGuard::of(source));
     const ChangeGuard target_guard =
         SLUICE_TRY(ChangeGuard::of(target == source ? nullptr : target));
     attempt.next = RenameAttempt::Next::Finish;
     const auto try_once = [&]() -> Result<void> {
-      if (parts_.tree.moving_file(from, name, NamesLock::Held) != source ||
-          parts_.tree.moving_file(to, new_name, NamesLock::Held) != target) {
+      if (parts_.tree.moving_file(from, name, NamesHeld::Yes) != source ||
+          parts_.tree.moving_file(to, new_name, NamesHeld::Yes) != target) {
         attempt.next = RenameAttempt::Next::Retry;
         return {};
       }
@@ -120,10 +120,10 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
     };
     Result<void> done;
     if (attempt.exclusive) {
-      ExclusiveLock lock(parts_.names.lock);
+      ExclusiveLock lock(parts_.names_lock.mutex);
       done = try_once();
     } else {
-      SharedLock lock(parts_.names.lock);
+      SharedLock lock(parts_.names_lock.mutex);
       done = try_once();
     }
     switch (attempt.next) {
@@ -153,10 +153,10 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   const OpenCopies to_copies = SLUICE_TRY(parts_.tree.open_copies(to));
   if (SLUICE_TRY(was_renamed(from, from_copies, name, to, to_copies, new_name, flags))) return {};
   const auto source =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesLock::Held));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesHeld::Yes));
   if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
   const auto target =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(to, to_copies, new_name, NamesLock::Held));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(to, to_copies, new_name, NamesHeld::Yes));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
   if (!attempt.exclusive && (is_directory(source) || is_directory(target))) {
@@ -255,12 +255,12 @@ Result<bool> Names::was_renamed(const InodePtr& from, const OpenCopies& from_cop
   if (SLUICE_TRY(has_identity(from_copies, name, there_now)) != exchanges) return false;
   std::vector<Located> target;
   if (exchanges) {
-    target = SLUICE_TRY(parts_.tree.locate(from_copies, name, NamesLock::Held));
+    target = SLUICE_TRY(parts_.tree.locate(from_copies, name, NamesHeld::Yes));
   } else if (const InodePtr replaced = parts_.table.find(InodeId{*victim})) {
     if (replaced->is_directory()) set_removed(replaced, true);
     end_budget(replaced->id());
   }
-  const auto found = SLUICE_TRY(parts_.tree.locate(to_copies, new_name, NamesLock::Held));
+  const auto found = SLUICE_TRY(parts_.tree.locate(to_copies, new_name, NamesHeld::Yes));
   // Empty only if someone changed the tier directly meanwhile.
   if (!found.empty() && target.empty() != exchanges)
     renamed(from, name, found, to, new_name, target, flags);

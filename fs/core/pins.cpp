@@ -52,7 +52,7 @@ TierIndex Pins::own(const InodePtr& directory) {
 }
 
 TierIndex Pins::inside(const InodePtr& directory) {
-  names_.lock.assert_held_shared();
+  names_lock_.mutex.assert_held_shared();
   const std::uint64_t epoch = epoch_.load();
   std::vector<InodePtr> unsure;  // from `directory` up to where the pin is known
   TierIndex pin = kNoTier;
@@ -87,7 +87,7 @@ TierIndex Pins::effective(const InodePtr& inode) {
   const auto fd = descriptors_.any(inode);
   const auto own = fd ? own_pin(pool_, (*fd)->get(), "") : std::nullopt;
   if (own || inode->id() == kRootId) return own.value_or(kNoTier);
-  SharedLock lock(names_.lock);
+  SharedLock lock(names_lock_.mutex);
   const InodePtr parent = tree_.parent_of(inode);
   return parent ? inside(parent) : kNoTier;
 }

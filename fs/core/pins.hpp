@@ -15,7 +15,7 @@
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode_table.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 #include "tiering/policy.hpp"
 #include "tiering/pool.hpp"
 
@@ -24,8 +24,12 @@ namespace sluice {
 class Pins {
  public:
   Pins(Pool& pool, InodeTable& table, DirectoryTree& tree, Descriptors& descriptors,
-       Namespace& names, std::vector<Rule> rules)
-      : pool_(pool), table_(table), tree_(tree), descriptors_(descriptors), names_(names) {
+       NamesLock& names_lock, std::vector<Rule> rules)
+      : pool_(pool),
+        table_(table),
+        tree_(tree),
+        descriptors_(descriptors),
+        names_lock_(names_lock) {
     change_rules(std::move(rules));
   }
 
@@ -33,15 +37,15 @@ class Pins {
   void change_rules(std::vector<Rule> rules);
 
   // The pin of the inode, its own or an inherited one; kNoTier if there is none. REQUIRES:
-  // Namespace::lock is not held.
+  // NamesLock::mutex is not held.
   TierIndex effective(const InodePtr& inode);
   // The inode, or the directory above it, that has the effective pin; nullptr if there is none.
   InodePtr pin_source(const InodePtr& inode);
-  // The pin for everything in `directory`; kNoTier if there is none. CHECKED: Namespace::lock is
+  // The pin for everything in `directory`; kNoTier if there is none. CHECKED: NamesLock::mutex is
   // held.
   TierIndex inside(const InodePtr& directory);
   // The tier on which a pin or a rule wants the new file `name`; kNoTier: any. CHECKED:
-  // Namespace::lock is held.
+  // NamesLock::mutex is held.
   TierIndex wanted(const InodePtr& parent, const char* name);
 
   // Must be called after the pin of this inode was set or removed.
@@ -60,7 +64,7 @@ class Pins {
   InodeTable& table_;
   DirectoryTree& tree_;
   Descriptors& descriptors_;
-  Namespace& names_;
+  NamesLock& names_lock_;
   mutable Mutex rules_mutex_;
   // Never null; replaced as a whole.
   std::shared_ptr<const std::vector<Rule>> rules_ GUARDED_BY(rules_mutex_);

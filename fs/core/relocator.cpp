@@ -78,11 +78,11 @@ class Relocator::Moving final : public MovingFile {
  public:
   Moving(const Parts& parts, InodePtr inode) : parts_(parts) {
     change.file = std::move(inode);
-    parts_.names.begin_move();
+    parts_.names_lock.begin_move();
   }
   ~Moving() override {
     end();
-    parts_.names.end_move();
+    parts_.names_lock.end_move();
     for (const InodeId id : references) parts_.table.forget(id, 1);
   }
   Moving(const Moving&) = delete;
@@ -293,7 +293,7 @@ std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& 
   }
   {
     // Waits for operations on names that began before they could know of these moves.
-    const ExclusiveLock barrier(parts_.names.lock);
+    const ExclusiveLock barrier(parts_.names_lock.mutex);
   }
   std::vector<Switch*> changes;
   std::vector<std::size_t> which;  // the copy that each of `changes` belongs to

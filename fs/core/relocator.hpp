@@ -9,7 +9,7 @@
 //      Operations that change the file block meanwhile.
 // A switch that an error interrupts is remembered and retried every second (finish_moves).
 //
-// Threads: thread-safe. Lock order: OpenFile::moving, Namespace::lock, intents_, an inode.
+// Threads: thread-safe. Lock order: OpenFile::moving, NamesLock::mutex, intents_, an inode.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
-#include "fs/core/namespace.hpp"
+#include "fs/core/names_lock.hpp"
 #include "fs/core/shown_times.hpp"
 #include "metadata/store.hpp"
 #include "tiering/intent.hpp"
@@ -43,7 +43,7 @@ class Relocator final : public MoveHost {
     Store& store;
     KernelSide& kernel;
     InodeTable& table;
-    Namespace& names;
+    NamesLock& names_lock;
     DirectoryTree& tree;
     Descriptors& descriptors;
     ShownTimes& times;
@@ -81,10 +81,10 @@ class Relocator final : public MoveHost {
 
   // Retries the switches that were interrupted. Called every second, and before the unmount.
   void finish_moves();
-  // Executes the intents that waited for this tier. CHECKED: Namespace::lock is held exclusively.
+  // Executes the intents that waited for this tier. CHECKED: NamesLock::mutex is held exclusively.
   Result<void> replay_for(TierIndex tier);
   // Ends the intents and the interrupted moves that need a disk that was replaced. CHECKED:
-  // Namespace::lock is held exclusively.
+  // NamesLock::mutex is held exclusively.
   Result<void> settle_lost();
 
  private:
@@ -106,7 +106,7 @@ class Relocator final : public MoveHost {
     std::vector<Step> steps;           // prepare() computes them
     ShownBefore shown;                 // what users see of the file
     Original keep = Original::Remove;  // whether the original stays as a twin
-    NamesLock lock = NamesLock::Free;  // whether the caller holds Namespace::lock
+    NamesHeld lock = NamesHeld::No;    // whether the caller holds NamesLock::mutex
     // For a file that is being written: the writers' descriptor of the original, and descriptors of
     // the copy, with which they continue. Opened before the switch, after which nothing may fail.
     SharedFd original_writer, reader, writer;
@@ -155,7 +155,7 @@ class Relocator final : public MoveHost {
 
   // relocator_drain.cpp
   Result<void> move_special(const InodePtr& parent, const std::string& name, Tier& from, Tier& to)
-      REQUIRES(parts_.names.lock);
+      REQUIRES(parts_.names_lock.mutex);
   Result<void> vacate_directory(const InodePtr& directory, Tier& from, Tier& to, Remainder& left,
                                 std::vector<std::string>& below);
   Result<void> vacate_tree(Tier& from, Tier& to, Remainder& left);

@@ -18,7 +18,7 @@ namespace sluice {
 Result<void> Relocator::move_special(const InodePtr& parent, const std::string& name, Tier& from,
                                      Tier& to) {
   const auto found = SLUICE_TRY(
-      parts_.tree.look_up(parent, name.c_str(), NamesLock::Held, InodeTable::LookupBy::Daemon));
+      parts_.tree.look_up(parent, name.c_str(), NamesHeld::Yes, InodeTable::LookupBy::Daemon));
   if (!found.inode) return Error(ENOENT, "the file was deleted");
   const auto move = [&]() -> Result<void> {
     if (found.found[0].tier != from.index())
@@ -32,7 +32,7 @@ Result<void> Relocator::move_special(const InodePtr& parent, const std::string& 
     change.to = to.index();
     change.copy = &copy;
     change.names.push_back({parent, name, {}, {}});
-    change.lock = NamesLock::Held;
+    change.lock = NamesHeld::Yes;
     auto moved = prepare(change);
     if (moved) moved = check_names(change);
     if (moved) moved = switch_all({&change})[0];
@@ -48,7 +48,7 @@ Result<void> Relocator::move_special(const InodePtr& parent, const std::string& 
 Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, Tier& to,
                                          Remainder& left, std::vector<std::string>& below) {
   {
-    ExclusiveLock lock(parts_.names.lock);
+    ExclusiveLock lock(parts_.names_lock.mutex);
     const CurrentCaller nobody({.uid = kNobody, .gid = kNobody});  // see NobodysRoom
     SLUICE_TRY(parts_.tree.ensure_copy(directory, to.index()));
   }
@@ -66,7 +66,7 @@ Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, 
     }
     std::string why;
     if (!S_ISREG(st.st_mode)) {
-      ExclusiveLock lock(parts_.names.lock);
+      ExclusiveLock lock(parts_.names_lock.mutex);
       const auto moved = move_special(directory, name, from, to);
       if (moved) continue;
       why = moved.error().text();
@@ -106,7 +106,7 @@ Result<void> Relocator::vacate_tree(Tier& from, Tier& to, Remainder& left) {
       const std::string name = std::move(levels.back().below.back());
       levels.back().below.pop_back();
       InodePtr directory =
-          SLUICE_TRY(parts_.tree.look_up(levels.back().directory, name.c_str(), NamesLock::Free,
+          SLUICE_TRY(parts_.tree.look_up(levels.back().directory, name.c_str(), NamesHeld::No,
                                          InodeTable::LookupBy::Daemon))
               .inode;
       // It was removed or replaced meanwhile.

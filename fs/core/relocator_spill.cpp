@@ -181,7 +181,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
   // From here on, operations that change the file's names block until the move ends. Operations on
   // other names do not have to wait for the disks.
   const auto move = std::make_shared<FileMove>(source, false, to.index());
-  parts_.names.begin_move();
+  parts_.names_lock.begin_move();
   {
     Inode::Locked state(*inode);
     state->start_move(move);
@@ -193,7 +193,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
     Inode::Locked state(*inode);
     state->end_move(*move);
   }
-  parts_.names.end_move();
+  parts_.names_lock.end_move();
   move->end();
   if (!switched) return switched;
   parts_.engine.forget(source->get());
@@ -214,13 +214,13 @@ Result<void> Relocator::switch_open_file(Switch& change, bool named) {
     set_place(*file, place, change.reader, change.writer);
     parts_.table.remove_record(change.original.record);
     parts_.descriptors.keep_in_existence(*file, change.reader->get());
-    parts_.names.note_switch();
+    parts_.names_lock.note_switch();
     return {};
   }
   SLUICE_TRY(sync_copy(*change.copy));
   {
-    const ExclusiveLock no_renames(parts_.names.lock);
-    change.lock = NamesLock::Held;
+    const ExclusiveLock no_renames(parts_.names_lock.mutex);
+    change.lock = NamesHeld::Yes;
     // A link that was made while the bytes were copied would stay behind on the old tier.
     struct stat now {};
     if (::fstat(change.source->get(), &now) < 0) return Error::last("stat");
@@ -231,7 +231,7 @@ Result<void> Relocator::switch_open_file(Switch& change, bool named) {
     SLUICE_TRY(prepare(change));
     SLUICE_TRY(check_names(change));
   }
-  change.lock = NamesLock::Free;
+  change.lock = NamesHeld::No;
   return switch_all({&change})[0];
 }
 

@@ -25,7 +25,7 @@ Result<void> Relocator::prepare(Switch& change) {
     if (failed_with(opened, ENOENT)) {
       // The new directory gets the name that the parent has now, so no rename may run meanwhile.
       std::optional<ExclusiveLock> no_renames;
-      if (change.lock == NamesLock::Free) no_renames.emplace(parts_.names.lock);
+      if (change.lock == NamesHeld::No) no_renames.emplace(parts_.names_lock.mutex);
       const CurrentCaller nobody({.uid = kNobody, .gid = kNobody});  // see NobodysRoom
       opened = parts_.tree.ensure_copy(name.parent, to.index());
     }
@@ -50,7 +50,7 @@ Result<void> Relocator::check_not_hidden(const Switch& change, const Switch::Nam
   if (const auto checked = check(); !failed_with(checked, EEXIST)) return checked;
   // A user may just have renamed the file away, or be renaming another one over it.
   std::optional<ExclusiveLock> no_renames;
-  if (change.lock == NamesLock::Free) no_renames.emplace(parts_.names.lock);
+  if (change.lock == NamesHeld::No) no_renames.emplace(parts_.names_lock.mutex);
   SLUICE_TRY(check_name(change, name));
   return check();
 }
@@ -106,7 +106,7 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
     }
     set_place(*change.file, Copy{change.to, there.handle, there.pinned, records[i]}, change.reader,
               change.writer);
-    parts_.names.note_switch();
+    parts_.names_lock.note_switch();
     return times;
   };
   // First come the steps that make each name on the new tier, then those that remove each name from
@@ -137,7 +137,7 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
     } else {
       parts_.table.remove_record(results[i] ? change.original.record : records[i]);
     }
-    parts_.names.note_switch();
+    parts_.names_lock.note_switch();
   }
   return results;
 }
@@ -168,7 +168,7 @@ void Relocator::remember_unfinished(const Switch& change, const MoveEnd& end) {
     Inode::Locked state(*change.file);
     state->has_duplicate = true;
   }
-  parts_.names.begin_move();  // so that operations that change names look for it
+  parts_.names_lock.begin_move();  // so that operations that change names look for it
   MutexLock lock(unfinished_mutex_);
   UnfinishedMove& move = unfinished_.emplace_back();
   move = {change.file,     change.steps, end.sequence, end.result.has_value(),
@@ -194,7 +194,7 @@ void Relocator::finish_moves() {
     MutexLock lock(unfinished_mutex_);
     if (unfinished_.empty()) return;
   }
-  ExclusiveLock no_names(parts_.names.lock);
+  ExclusiveLock no_names(parts_.names_lock.mutex);
   ExclusiveLock no_moves(intents_);
   std::vector<UnfinishedMove> tries;
   {
@@ -224,14 +224,14 @@ void Relocator::end_unfinished(const UnfinishedMove& move) {
     Inode::Locked state(*move.file);
     state->has_duplicate = false;
   }
-  parts_.names.note_switch();
-  parts_.names.end_move();
+  parts_.names_lock.note_switch();
+  parts_.names_lock.end_move();
   for (const InodeId id : move.references) parts_.table.forget(id, 1);
   parts_.file_is_free(move.file->id());
 }
 
 Result<void> Relocator::settle_lost() {
-  parts_.names.lock.assert_held();
+  parts_.names_lock.mutex.assert_held();
   ExclusiveLock no_moves(intents_);
   std::vector<UnfinishedMove> ended;
   {
@@ -252,7 +252,7 @@ Result<void> Relocator::settle_lost() {
 }
 
 Result<void> Relocator::replay_for(TierIndex tier) {
-  parts_.names.lock.assert_held();
+  parts_.names_lock.mutex.assert_held();
   ExclusiveLock no_moves(intents_);
   // Some waited for this tier and for one that is lost.
   SLUICE_TRY(sluice::settle_lost(parts_.store, parts_.pool));

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Namespace coordinates changes of names with moves of files between tiers. It owns the lock on all
-// names, the number of running moves, and a counter that shows a lookup that a move ran at the same
-// time.
+// NamesLock coordinates changes of names with moves of files between tiers. It is the lock on all
+// names, with the number of running moves and a counter that shows a lookup that a move ran at the
+// same time.
 //
-// Threads: thread-safe. Lock order: only Filesystem::presence_ and OpenFile::moving come before
-// `lock`; see docs/architecture.md.
+// Threads: thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,15 +13,15 @@
 
 namespace sluice {
 
-// Which locks the caller holds. Held: Namespace::lock, which no thread may lock twice.
-// HeldWithCopies: also the lock under which DirectoryTree makes copies of directories.
-enum class NamesLock { Free, Held, HeldWithCopies };
+// Whether the caller holds NamesLock::mutex, which no thread may lock twice. WithCopies: also the
+// lock under which DirectoryTree makes copies of directories.
+enum class NamesHeld { No, Yes, WithCopies };
 
-class Namespace {
+class NamesLock {
  public:
   // Operations that change names lock it shared. Before a move switches, it locks this exclusively
   // for a moment, and so waits for operations that began before they could know of the move.
-  SharedMutex lock;
+  SharedMutex mutex;
 
   // Counts the running moves. If there are none, operations on names need not look for one.
   void begin_move() { moves_.fetch_add(1); }
