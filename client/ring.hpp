@@ -148,7 +148,7 @@ class Ring final : private RingTarget {
   UniqueFd anchor_;  // set once, before with_daemon_ becomes nonzero
   std::unique_ptr<RingServer> server_ GUARDED_BY(mutex_);
 
-  Mutex reaping_;  // locked after mutex_
+  Mutex reaping_ ACQUIRED_AFTER(mutex_);
   RingOutstanding outstanding_ GUARDED_BY(reaping_);
   std::deque<sluice_ring_completion> early_ GUARDED_BY(reaping_);  // returned before others
   // The steady time at which a silent daemon was last seen or asked; 0: it has completed something.

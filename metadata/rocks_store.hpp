@@ -151,7 +151,7 @@ class RocksStore final : public Store {
   mutable std::atomic<std::uint64_t> skipped_ = 0;  // statistics
 
   mutable SharedMutex mutex_;  // shared to use database_, exclusive to replace it
-  mutable Mutex index_mutex_;  // locked after mutex_
+  mutable Mutex index_mutex_ ACQUIRED_AFTER(mutex_);
   mutable ReceiptIndex index_ GUARDED_BY(index_mutex_);
   StoreDirectory home_ GUARDED_BY(mutex_);
   std::unique_ptr<Database> database_ GUARDED_BY(mutex_);  // null after a failed replacement

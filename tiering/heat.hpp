@@ -74,9 +74,10 @@ class HeatRecorder {
   const std::chrono::seconds half_life_;
   const Clock& clock_;
 
-  // Lock order: flush_, handing_over_, a shard.
-  Mutex flush_;  // held during the whole flush
+  // Held during the whole flush.
+  Mutex flush_ ACQUIRED_BEFORE(handing_over_);
   // Locked exclusively while counts move between places, so that heat() counts each exactly once.
+  // Taken before the mutex of a shard.
   mutable SharedMutex handing_over_;
   std::vector<HeatTable::Entry> taken_ GUARDED_BY(handing_over_);  // taken from the shards; sorted
   // So many of `taken_` are in the store already.

@@ -138,7 +138,7 @@ class Migration {
   const std::chrono::seconds half_life_;
   const std::function<void(const Census& census, std::int64_t time)> census_taken_;
   const Clock& clock_;
-  Mutex pass_;  // held for the length of a pass
+  Mutex pass_ ACQUIRED_BEFORE(mutex_);  // held for the length of a pass
   mutable Mutex mutex_;
   TuningPtr tuning_ GUARDED_BY(mutex_);  // never null; replaced as a whole
   // Raised when plans that were made are out of date. Atomic because the running pass reads it.

@@ -288,7 +288,7 @@ class Mover {
   Courtesy courtesy_;
 
   // The stored requests. The mutex is held while a request is stored and queued, or settled, so
-  // that store and queue agree. It is locked before mutex_.
+  // that store and queue agree.
   struct Keeping {
     Mutex mutex;
     KeptRequests requests;
@@ -300,7 +300,7 @@ class Mover {
     std::atomic<bool> is_resuming = false;
   } keeping_;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_ ACQUIRED_AFTER(keeping_.mutex);
   Settings settings_ GUARDED_BY(mutex_);
   StopCondVar wake_;
   CondVar idle_;

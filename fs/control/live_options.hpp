@@ -57,7 +57,7 @@ class LiveOptions {
 
   const Read read_;
   const Apply apply_;
-  Mutex changing_;  // held while a change is made
+  Mutex changing_ ACQUIRED_BEFORE(mutex_);  // held while a change is made
   mutable Mutex mutex_;
   MountOptions now_ GUARDED_BY(mutex_);
   MountOptions configured_ GUARDED_BY(changing_);  // without trials

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "fs/core/budgets.hpp"
+#include "fs/core/lock_order.hpp"
 
 namespace sluice {
 
 struct Budgets::Tree {
   using Time = std::chrono::steady_clock::time_point;
 
-  Mutex mutex;
+  Mutex mutex ACQUIRED_AFTER(lock_order::budgets);
   InodePtr directory GUARDED_BY(mutex);
   // These keep the directory, and those above it, in memory.
   std::vector<InodeId> references GUARDED_BY(mutex);

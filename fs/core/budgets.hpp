@@ -11,8 +11,8 @@
 // A file counts once in each tree that has a name of it. Files that are being written are polled,
 // because passthrough writes do not reach the daemon.
 //
-// Threads: thread-safe. Lock order: waiting_mutex_ < a tree's < mutex_, all of them after those of
-// others. Only one tree is locked at a time.
+// Threads: thread-safe. Lock order: waiting_mutex_, a tree's, mutex_. Only one tree is locked at a
+// time.
 #pragma once
 
 #include <atomic>
@@ -35,6 +35,7 @@
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/lock_order.hpp"
 #include "metadata/store.hpp"
 #include "tiering/budget.hpp"
 #include "tiering/tree_list.hpp"
@@ -247,7 +248,8 @@ class Budgets {
     std::chrono::steady_clock::time_point deadline;
     std::function<void()> go_on;
   };
-  Mutex waiting_mutex_;  // also held while go_on() runs
+  // Also held while go_on() runs.
+  Mutex waiting_mutex_ ACQUIRED_AFTER(lock_order::budgets) ACQUIRED_BEFORE(mutex_);
   std::vector<Waiting> waiting_ GUARDED_BY(waiting_mutex_);
   bool nobody_waits_ GUARDED_BY(waiting_mutex_) = false;  // after stop_waiting()
   std::atomic<bool> somebody_waits_{false};  // a hint: whether the keeper must look at `waiting_`

@@ -27,6 +27,7 @@
 
 #include "base/mutex.hpp"
 #include "fs/core/directory_tree.hpp"
+#include "fs/core/lock_order.hpp"
 #include "fs/core/names_lock.hpp"
 
 namespace sluice {
@@ -67,7 +68,7 @@ class DirectoryStream {
   DirectoryTree& tree_;
   NamesLock& names_lock_;
   const InodePtr directory_;
-  Mutex mutex_;
+  Mutex mutex_ ACQUIRED_AFTER(lock_order::listing) ACQUIRED_BEFORE(lock_order::names);
   bool complete_ GUARDED_BY(mutex_) = true;
   // Determined by may_take_long(). Atomic, because may_take_long() must not wait for a thread in
   // read().

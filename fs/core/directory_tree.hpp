@@ -18,6 +18,7 @@
 #include "base/result.hpp"
 #include "fs/core/fd_cache.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/lock_order.hpp"
 #include "fs/core/names_lock.hpp"
 #include "fs/core/shown_times.hpp"
 #include "tiering/file_lists.hpp"
@@ -135,7 +136,8 @@ class DirectoryTree {
   ShownTimes& times_;
   NamesLock& names_lock_;
   FdCache fd_cache_;
-  Mutex replicate_;  // one directory copy is made at a time
+  // One directory copy is made at a time.
+  Mutex replicate_ ACQUIRED_AFTER(lock_order::copies) ACQUIRED_BEFORE(lock_order::table);
   // Names in spares_directory() of each tier.
   std::map<TierIndex, std::vector<std::string>> spares_ GUARDED_BY(replicate_);
 };

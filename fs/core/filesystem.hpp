@@ -30,6 +30,7 @@
 #include "fs/core/gpu_files.hpp"
 #include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
+#include "fs/core/lock_order.hpp"
 #include "fs/core/move_requests.hpp"
 #include "fs/core/names.hpp"
 #include "fs/core/names_lock.hpp"
@@ -142,9 +143,8 @@ class Filesystem {
   GpuFiles gpu_;
   BudgetKeeper budget_keeper_;
   Xattrs xattrs_;
-  // Held while a tier goes offline or online, or another disk takes its place. Before
-  // NamesLock::mutex.
-  Mutex presence_;
+  // Held while a tier goes offline or online, or another disk takes its place.
+  Mutex presence_ ACQUIRED_AFTER(lock_order::presence) ACQUIRED_BEFORE(lock_order::listing);
   unsigned ticks_ = 0;
 };
 

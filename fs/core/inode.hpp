@@ -28,6 +28,7 @@
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
 #include "fs/core/handover.hpp"
+#include "fs/core/lock_order.hpp"
 #include "metadata/store.hpp"
 #include "tiering/identity.hpp"
 #include "tiering/tier.hpp"
@@ -340,7 +341,7 @@ class Inode {
 
   InodeRecord* record_ = nullptr;  // for a successor; set before others can see the inode
   std::uint64_t lookups_ = 0;  // references of the kernel; the lock of InodeTable's shard guards it
-  Mutex mutex_;
+  Mutex mutex_ ACQUIRED_AFTER(lock_order::inode) ACQUIRED_BEFORE(lock_order::budgets);
   InodeState state_ GUARDED_BY(mutex_);
 };
 

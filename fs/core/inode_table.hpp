@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // InodeTable holds every inode that the kernel refers to, by id, and drops an inode when the kernel
-// forgets it. Threads: thread-safe. Lock order: a shard before an inode.
+// forgets it. Threads: thread-safe.
 //
 // The kernel refers to every file that was ever listed, perhaps a million, and most of them are not
 // used again. A file that nobody uses and of which nothing special is known rests: the table keeps
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fs/core/inode.hpp"
+#include "fs/core/lock_order.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {
@@ -101,7 +102,7 @@ class InodeTable {
     std::string name;
   };
   struct Shard {
-    mutable Mutex mutex;
+    mutable Mutex mutex ACQUIRED_AFTER(lock_order::table) ACQUIRED_BEFORE(lock_order::inode);
     std::unordered_map<std::uint64_t, InodePtr> inodes GUARDED_BY(mutex);
     std::unordered_map<std::uint64_t, Resting> resting GUARDED_BY(mutex);
     std::unordered_map<std::uint64_t, Left> left GUARDED_BY(mutex);

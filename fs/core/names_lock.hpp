@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/mutex.hpp"
+#include "fs/core/lock_order.hpp"
 
 namespace sluice {
 
@@ -21,7 +22,7 @@ class NamesLock {
  public:
   // Operations that change names lock it shared. Before a move switches, it locks this exclusively
   // for a moment, and so waits for operations that began before they could know of the move.
-  SharedMutex mutex;
+  SharedMutex mutex ACQUIRED_AFTER(lock_order::names) ACQUIRED_BEFORE(lock_order::intents);
 
   // Counts the running moves. If there are none, operations on names need not look for one.
   void begin_move() { moves_.fetch_add(1); }

@@ -9,7 +9,7 @@
 //      Operations that change the file block meanwhile.
 // A switch that an error interrupts is remembered and retried every second (finish_moves).
 //
-// Threads: thread-safe. Lock order: OpenFile::moving, NamesLock::mutex, intents_, an inode.
+// Threads: thread-safe.
 #pragma once
 
 #include <atomic>
@@ -26,6 +26,7 @@
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
+#include "fs/core/lock_order.hpp"
 #include "fs/core/names_lock.hpp"
 #include "fs/core/shown_times.hpp"
 #include "metadata/store.hpp"
@@ -162,7 +163,7 @@ class Relocator final : public MoveHost {
 
   const Parts parts_;
   // Shared while switches execute their intents, exclusive to replay intents of an earlier time.
-  SharedMutex intents_;
+  SharedMutex intents_ ACQUIRED_AFTER(lock_order::intents) ACQUIRED_BEFORE(lock_order::copies);
   Mutex unfinished_mutex_;
   std::vector<UnfinishedMove> unfinished_ GUARDED_BY(unfinished_mutex_);
   // Running spills. A spill that finds no room waits for another one to end, which may free some.

@@ -4,7 +4,7 @@
 // change at once: a successor shows what its predecessor showed. If the store is lost, moves become
 // visible in ctimes and birth times; nothing else depends on it.
 //
-// Threads: thread-safe. Lock order: NamesLock::mutex, directory_mutex(), saving_, an inode.
+// Threads: thread-safe. Lock order: fs/core/lock_order.hpp; directory_mutex() comes before saving_.
 #pragma once
 
 #include <sys/stat.h>

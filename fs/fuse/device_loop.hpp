@@ -76,7 +76,7 @@ class DeviceLoop {
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // running, or in `finished_`
   std::vector<std::thread::id> finished_ GUARDED_BY(mutex_);
   std::vector<Parked*> parked_ GUARDED_BY(mutex_);  // the one that was active last is at the end
-  Mutex buffers_mutex_;  // may be locked while mutex_ is, but not the other way around
+  Mutex buffers_mutex_ ACQUIRED_AFTER(mutex_);
   std::vector<std::unique_ptr<Buffer>> free_buffers_ GUARDED_BY(buffers_mutex_);
 };
 

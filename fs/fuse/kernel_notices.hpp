@@ -29,7 +29,7 @@ class KernelNotices {
  private:
   void work(int device);
 
-  Mutex sender_;  // held by the caller that is served
+  Mutex sender_ ACQUIRED_BEFORE(mutex_);  // held by the caller that is served
   Mutex mutex_;
   CondVar changed_;
   const std::function<void()>* notice_ GUARDED_BY(mutex_) = nullptr;

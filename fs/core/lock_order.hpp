@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The order in which locks of the core are taken. A lock says which ranks it comes after and
+// before. The preset `clang` refuses a function that takes two in the wrong order. It does not see
+// locks that a called function takes, those behind pointers and in arrays: OpenFile::moving comes
+// before `names`, the turns of ShownTimes come between `copies` and `table`.
+//
+// Locks without a rank are taken last, and nothing else is called while they are held. The locks of
+// tiering/ and metadata/ come after all of these.
+#pragma once
+
+#include "base/mutex.hpp"
+
+namespace sluice::lock_order {
+
+class CAPABILITY("rank") Rank {};
+
+// The outermost is the last one.
+inline constexpr Rank budgets;
+inline constexpr Rank inode ACQUIRED_BEFORE(budgets);   // an Inode
+inline constexpr Rank table ACQUIRED_BEFORE(inode);     // a shard of InodeTable
+inline constexpr Rank copies ACQUIRED_BEFORE(table);    // DirectoryTree makes a copy of a directory
+inline constexpr Rank intents ACQUIRED_BEFORE(copies);  // Relocator switches files
+inline constexpr Rank names ACQUIRED_BEFORE(intents);   // NamesLock
+inline constexpr Rank listing ACQUIRED_BEFORE(names);   // DirectoryStream
+inline constexpr Rank presence ACQUIRED_BEFORE(listing);  // tiers come and go
+
+}  // namespace sluice::lock_order
