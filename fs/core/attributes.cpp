@@ -16,7 +16,6 @@
 #include "fs/core/file_flags.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/repetition.hpp"
-#include "fs/core/request_note.hpp"
 #include "tiering/intent.hpp"
 
 namespace sluice {
@@ -244,13 +243,14 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
   return changed;
 }
 
-Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change) {
+Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change,
+                                       const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   if (file->is_directory()) {
     SLUICE_TRY(change_copies(file, [&](const SharedFd& fd) { return apply_change(fd, change); }));
     return get(id);
   }
-  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file, request));
   if (change.size) {
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
     {
@@ -304,14 +304,14 @@ Result<std::string> Attributes::xattr_names(const InodePtr& file) {
 }
 
 Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::string_view value,
-                                   int flags, const Caller& caller) {
+                                   int flags, const Caller& caller, const KernelRequest& request) {
   const auto set = [&](const SharedFd& fd) -> Result<void> {
     const ProcPath path(fd->get());
     // If the request is repeated and finds the xattr, the first attempt has set it.
-    if ((flags & XATTR_CREATE) && !has_xattr(path, name)) remember_beginning();
+    if ((flags & XATTR_CREATE) && !has_xattr(path, name)) remember_beginning(request);
     const CallersRoom room;
     if (::setxattr(path.c_str(), name, value.data(), value.size(), flags) < 0 &&
-        !(errno == EEXIST && remembered(Fact::Began))) {
+        !(errno == EEXIST && request.remembered(Fact::Began))) {
       return Error::last("setxattr");
     }
     {
@@ -324,21 +324,23 @@ Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::
     return {};
   };
   if (file->is_directory()) return change_copies(file, set);
-  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file, request));
   return set(SLUICE_TRY(parts_.descriptors.any(file)));
 }
 
-Result<void> Attributes::remove_xattr(const InodePtr& file, const char* name) {
+Result<void> Attributes::remove_xattr(const InodePtr& file, const char* name,
+                                      const KernelRequest& request) {
   const auto remove = [&](const SharedFd& fd) -> Result<void> {
     const ProcPath path(fd->get());
     // If the request is repeated and finds no xattr, the first attempt has removed it.
-    if (has_xattr(path, name)) remember_beginning();
-    if (::removexattr(path.c_str(), name) < 0 && !(errno == ENODATA && remembered(Fact::Began)))
+    if (has_xattr(path, name)) remember_beginning(request);
+    if (::removexattr(path.c_str(), name) < 0 &&
+        !(errno == ENODATA && request.remembered(Fact::Began)))
       return Error::last("removexattr");
     return {};
   };
   if (file->is_directory()) return change_copies(file, remove);
-  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file, request));
   return remove(SLUICE_TRY(parts_.descriptors.any(file)));
 }
 
@@ -387,7 +389,8 @@ std::optional<timespec> Attributes::born_at(const InodePtr& inode) {
   return first;
 }
 
-Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) {
+Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data,
+                               const KernelRequest& request) {
   const bool sets = command == FS_IOC_SETFLAGS || command == FS_IOC_FSSETXATTR;
   if (!sets && command != FS_IOC_GETFLAGS && command != FS_IOC_FSGETXATTR)
     return Error(ENOTTY, "ioctl");
@@ -401,7 +404,7 @@ Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) 
     return {};
   };
   if (!file->is_directory()) {
-    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(sets ? file : nullptr));
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(sets ? file : nullptr, request));
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
     SLUICE_TRY(call(fd));
     if (sets) {

@@ -20,6 +20,7 @@
 #include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/core/kernel_side.hpp"
 #include "fs/core/page_watch.hpp"
 #include "fs/core/shown_times.hpp"
@@ -66,11 +67,13 @@ class Attributes {
   explicit Attributes(const Parts& parts) : parts_(parts) {}
 
   Result<FileAttributes> get(InodeId id);
-  Result<FileAttributes> set(InodeId id, const AttributeChange& change);
+  Result<FileAttributes> set(InodeId id, const AttributeChange& change,
+                             const KernelRequest& request = {});
   Result<struct statx> statx(InodeId id);
   // lsattr and chattr, as the ioctls FS_IOC_GETFLAGS, _SETFLAGS, _FSGETXATTR and _FSSETXATTR:
   // `data` is the argument, changed in place. ENOTTY for any other command.
-  Result<void> flags(InodeId id, unsigned command, std::string& data);
+  Result<void> flags(InodeId id, unsigned command, std::string& data,
+                     const KernelRequest& request = {});
   Result<struct statvfs> statfs();
   // Root counts as the owner of everything.
   Result<bool> is_owner(InodeId id, const Caller& caller);
@@ -79,8 +82,9 @@ class Attributes {
   Result<std::string> xattr(const InodePtr& file, const char* name);
   Result<std::string> xattr_names(const InodePtr& file);
   Result<void> set_xattr(const InodePtr& file, const char* name, std::string_view value, int flags,
-                         const Caller& caller);
-  Result<void> remove_xattr(const InodePtr& file, const char* name);
+                         const Caller& caller, const KernelRequest& request = {});
+  Result<void> remove_xattr(const InodePtr& file, const char* name,
+                            const KernelRequest& request = {});
 
   Result<struct stat> stat_of(const InodePtr& inode);
   // The same, but avoids a system call if `found`, from a lookup just now, is still right.

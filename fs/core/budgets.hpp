@@ -35,6 +35,7 @@
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/core/lock_order.hpp"
 #include "metadata/store.hpp"
 #include "tiering/budget.hpp"
@@ -90,9 +91,9 @@ class Budgets {
   // with it, so there is nothing to wait for.
   Result<Room> admit_link(const InodePtr& file, const InodePtr& to);
   Result<Room> admit_rename(const InodePtr& from, const InodePtr& to);
-  // Whether a file that found no room when it was made may be written to now. ENOSPC if not; in a
-  // thread that must not wait, kNoRoomYet if when_room() should be called.
-  Result<void> claim_room(const InodePtr& file);
+  // Whether a file that found no room when it was made may be written to now. ENOSPC if not; for a
+  // request that must not wait, kNoRoomYet if when_room() should be called.
+  Result<void> claim_room(const InodePtr& file, const KernelRequest& request);
   // Calls `go_on`, which must not throw, once claim_room() can answer: now, or in another thread.
   // It is not called after stop_waiting().
   void when_room(InodeId file, uid_t user, std::function<void()> go_on);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "fs/core/budget_tree.hpp"
-#include "fs/core/no_waiting.hpp"
 
 namespace sluice {
 namespace {
@@ -175,10 +174,11 @@ void Budgets::give_up_claim(const InodePtr& file) {
   file->waits_for_room = false;
 }
 
-Result<void> Budgets::claim_room(const InodePtr& file) {
+Result<void> Budgets::claim_room(const InodePtr& file, const KernelRequest& request) {
   const Claim claim = try_claim(file);
   if (claim == Claim::Granted) return {};
-  if (claim == Claim::Waits && must_not_wait) return Error(kNoRoomYet, "a budget is used up");
+  if (claim == Claim::Waits && request.must_not_wait())
+    return Error(kNoRoomYet, "a budget is used up");
   return Error(ENOSPC, "the directory's budget is used up");
 }
 

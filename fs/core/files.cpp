@@ -11,8 +11,6 @@
 
 #include "fs/core/file_flags.hpp"
 #include "fs/core/guards.hpp"
-#include "fs/core/no_waiting.hpp"
-#include "fs/core/request_note.hpp"
 
 namespace sluice {
 
@@ -52,7 +50,8 @@ Result<void> check_flags(const struct statx& st, int flags) {
 // The kernel tells of a close some time after close(2). A writer that opens the file before that
 // would share the passthrough of an open that has ended, and could not spill. So if the tier may
 // become full, it waits a moment for such opens.
-Result<void> Files::wait_for_release(const InodePtr& inode, int flags) {
+Result<void> Files::wait_for_release(const InodePtr& inode, int flags,
+                                     const KernelRequest& request) {
   constexpr std::chrono::milliseconds kPatience{100}, kPause{1};
   const auto shares = [&] {
     Inode::Locked state(*inode);
@@ -62,7 +61,8 @@ Result<void> Files::wait_for_release(const InodePtr& inode, int flags) {
   };
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (shares()) {
-    if (must_not_wait) return Error(kWouldWait, "another open of the file may have ended");
+    if (request.must_not_wait())
+      return Error(kWouldWait, "another open of the file may have ended");
     if (std::chrono::steady_clock::now() >= deadline) {
       Inode::Locked state(*inode);
       if (state->open) state->open->is_held = true;
@@ -76,8 +76,9 @@ Result<void> Files::wait_for_release(const InodePtr& inode, int flags) {
 // Adds one open to the inode. `fresh` may be an O_RDONLY descriptor of a file that was just
 // created. The inode stays locked while its file is opened, although no lock should be held during
 // I/O on a tier: the first open chooses between passthrough and serving for all others.
-Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh) {
-  if (wants_to_write(flags)) SLUICE_TRY(wait_for_release(inode, flags));
+Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh,
+                                 const KernelRequest& request) {
+  if (wants_to_write(flags)) SLUICE_TRY(wait_for_release(inode, flags, request));
   for (;;) {
     bool may_be_mapped = false;
     {
@@ -107,7 +108,7 @@ Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedF
     // Names::keep_open_after_unlink() did this only if the file was open then.
     if (nameless) parts_.descriptors.keep_in_existence(*inode, nameless->get());
     if (!ending) return opened;
-    if (must_not_wait) return Error(kWouldWait, "a move of the file is switching");
+    if (request.must_not_wait()) return Error(kWouldWait, "a move of the file is switching");
     ending->wait_for_end();
   }
 }
@@ -217,12 +218,13 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
 // fails.
 Result<std::pair<Entry, Opened>> Files::open_new(const Located& made, const InodePtr& directory,
                                                  const char* name, int flags, const SharedFd& fd,
-                                                 const Budgets::Room& room) {
+                                                 const Budgets::Room& room,
+                                                 const KernelRequest& request) {
   Entry entry = SLUICE_TRY(parts_.names.entry_with_reference({made}, directory, name));
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(entry.id));
   // Before it is opened: the kernel would not send the writes of passthrough.
   if (!room.is_there() && wants_to_write(flags)) file->waits_for_room = true;
-  const auto opened = open_inode(file, flags, fd);
+  const auto opened = open_inode(file, flags, fd, request);
   if (!opened) {
     parts_.names.forget(entry.id, 1);
     return opened.error();
@@ -232,7 +234,8 @@ Result<std::pair<Entry, Opened>> Files::open_new(const Located& made, const Inod
 }
 
 Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name, mode_t mode,
-                                               int flags, const Caller& caller) {
+                                               int flags, const Caller& caller,
+                                               const KernelRequest& request) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(EPERM, "create");
   const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit(directory));
@@ -240,21 +243,22 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
   auto made = [&]() -> Result<Located> {
     SharedLock lock(parts_.names_lock.mutex);
     const Names::NewFile what{name, S_IFREG, caller.uid};
-    return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
-      const CreateAs creator(caller);
-      // O_RDONLY is enough: for passthrough, the kernel opens the file itself with the caller's
-      // flags.
-      fd = std::make_shared<UniqueFd>(
-          ::openat(copy.get(), name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-      if (!*fd) return Error::last("create");
-      return copy.tier->identify(fd->get(), "");
-    });
+    return parts_.names.place_new(
+        directory, what, request, [&](const OpenCopy& copy) -> Result<Located> {
+          const CreateAs creator(caller);
+          // O_RDONLY is enough: for passthrough, the kernel opens the file itself with the caller's
+          // flags.
+          fd = std::make_shared<UniqueFd>(::openat(
+              copy.get(), name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+          if (!*fd) return Error::last("create");
+          return copy.tier->identify(fd->get(), "");
+        });
   }();
   // The file was created directly on a tier, so the kernel has not checked whether the caller may
   // open it. ESTALE makes the kernel look the name up and check.
   if (failed_with(made, EEXIST) && !(flags & O_EXCL)) return Error(ESTALE, "create");
   if (!made) return made.error();
-  const auto opened = open_new(*made, directory, name, flags, fd, room);
+  const auto opened = open_new(*made, directory, name, flags, fd, room, request);
   if (const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr) {
     parts_.accesses.note_made(file, caller.pid);
     parts_.budgets.name_came(directory, name, file, Budgets::Growth::Growing);
@@ -263,7 +267,8 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
 }
 
 Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mode, int flags,
-                                                       const Caller& caller) {
+                                                       const Caller& caller,
+                                                       const KernelRequest& request) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   // What it takes counts only once it has a name.
   const Budgets::Room room(parts_.budgets);
@@ -271,18 +276,19 @@ Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mo
   const auto make = [&]() -> Result<Located> {
     SharedLock lock(parts_.names_lock.mutex);
     const Names::NewFile what{"", S_IFREG, caller.uid};
-    return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
-      const CreateAs creator(caller);
-      const UniqueFd writable(
-          ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
-      if (!writable) return Error::last("create unnamed");
-      auto readable = Descriptors::reopen(writable.get(), O_RDONLY);
-      if (!readable) return readable.error();
-      fd = *std::move(readable);
-      return copy.tier->identify(fd->get(), "");
-    });
+    return parts_.names.place_new(
+        directory, what, request, [&](const OpenCopy& copy) -> Result<Located> {
+          const CreateAs creator(caller);
+          const UniqueFd writable(
+              ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
+          if (!writable) return Error::last("create unnamed");
+          auto readable = Descriptors::reopen(writable.get(), O_RDONLY);
+          if (!readable) return readable.error();
+          fd = *std::move(readable);
+          return copy.tier->identify(fd->get(), "");
+        });
   };
-  auto opened = open_new(SLUICE_TRY(make()), directory, "", flags, fd, room);
+  auto opened = open_new(SLUICE_TRY(make()), directory, "", flags, fd, room, request);
   const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr;
   if (file && opened->second.backing_id == 0)
     parts_.descriptors.keep_in_existence(*file, fd->get());
@@ -290,22 +296,22 @@ Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mo
 }
 
 Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
-                           const std::optional<Caller>& strip_suid) {
+                           const std::optional<Caller>& strip_suid, const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
-  const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
+  const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr, request));
   if (wants_to_write(flags)) parts_.budgets.opened_for_writing(file);
   // If the first attempt at this request has truncated the file, another process may have written
   // to it since, by passthrough.
-  if ((flags & O_TRUNC) && !remembered(Fact::Size)) {
+  if ((flags & O_TRUNC) && !request.remembered(Fact::Size)) {
     const auto truncate = [&]() -> Result<void> {
-      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file, request));
       const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
       struct stat st {};
-      if (must_not_wait && ::fstat(fd->get(), &st) == 0 && st.st_size > kQuicklyTruncated)
+      if (request.must_not_wait() && ::fstat(fd->get(), &st) == 0 && st.st_size > kQuicklyTruncated)
         return Error(kWouldWait, "truncate a large file");
       if (strip_suid) SLUICE_TRY(drop_suid(fd->get(), *strip_suid));
       if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
-      remember(Fact::Size, 0);
+      request.remember(Fact::Size, 0);
       return {};
     };
     const auto truncated = truncate();

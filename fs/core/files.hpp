@@ -21,6 +21,7 @@
 #include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/engine_link.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/core/kernel_side.hpp"
 #include "fs/core/names.hpp"
 #include "fs/core/page_watch.hpp"
@@ -60,32 +61,37 @@ class Files {
   explicit Files(Parts parts) : parts_(std::move(parts)) {}
 
   Result<std::pair<Entry, Opened>> create(InodeId parent, const char* name, mode_t mode, int flags,
-                                          const Caller& caller);
+                                          const Caller& caller, const KernelRequest& request = {});
   Result<std::pair<Entry, Opened>> create_unnamed(InodeId parent, mode_t mode, int flags,
-                                                  const Caller& caller);
+                                                  const Caller& caller,
+                                                  const KernelRequest& request = {});
   // `strip_suid`: the caller, if O_TRUNC must clear the file's setuid and setgid bits.
-  Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid);
+  Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid,
+                      const KernelRequest& request = {});
   void release(InodeId id, int flags);
   // Restores one open of a file, as open() left it in the predecessor. `backing_id`, `direct`: see
   // Opened. The current caller is the one who opened it.
   void inherit(InodeId id, int flags, std::int32_t backing_id, bool direct);
 
   // `flags` are those of the open file; only O_NOATIME matters.
-  Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
-  // If the tier is full, the file is spilled to another one, which takes as long as copying it. In
-  // a thread that must not wait, a full tier means ENOSPC, or fewer bytes written than `size`.
+  Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags,
+                           const KernelRequest& request = {});
+  // If the tier is full, the file is spilled to another one, which takes as long as copying it. If
+  // the request must not wait, a full tier means ENOSPC, or fewer bytes written than `size`.
   // `before` is how many bytes of the same request an earlier call has written.
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             const std::optional<Caller>& strip_suid,
-                            WriteTo where = WriteTo::Offset, std::size_t before = 0);
+                            WriteTo where = WriteTo::Offset, std::size_t before = 0,
+                            const KernelRequest& request = {});
   // Whose room the pages take that the kernel writes back from a mapping. It does not say who
   // stored to them: root, if nobody else had the file open in a way that allows that.
   Caller mapper(InodeId id);
   Result<void> sync(InodeId id, bool data_only);
-  Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
+  Result<void> allocate(InodeId id, int mode, off_t offset, off_t length,
+                        const KernelRequest& request = {});
   Result<off_t> seek(InodeId id, off_t offset, int whence);
   Result<std::size_t> copy_range(InodeId from, off_t from_offset, InodeId to, off_t to_offset,
-                                 std::size_t length);
+                                 std::size_t length, const KernelRequest& request = {});
   // Whether the file had chattr +a when it was last opened for writing.
   bool is_append_only(InodeId id);
   // See Inode::waits_for_room.
@@ -99,9 +105,11 @@ class Files {
  private:
   Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
                                             const char* name, int flags, const SharedFd& fd,
-                                            const Budgets::Room& room);
-  Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
-  Result<void> wait_for_release(const InodePtr& inode, int flags);
+                                            const Budgets::Room& room,
+                                            const KernelRequest& request);
+  Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh,
+                            const KernelRequest& request);
+  Result<void> wait_for_release(const InodePtr& inode, int flags, const KernelRequest& request);
   Result<std::int32_t> add_backing(const Tier& tier, int fd, bool writes);
   Result<Opened> open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
                              bool mapped);
@@ -110,7 +118,8 @@ class Files {
   Result<struct statx> statx_of(const InodeState& state);
   // Runs `change(writer)`. If the tier is full, spills the file and runs it again.
   template <typename Change>
-  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);
+  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more,
+                 const KernelRequest& request, Change change);
 
   const Parts parts_;
   std::atomic<bool> passthrough_{true};       // only ever turns false

@@ -10,8 +10,6 @@
 #include "base/dirty_pages.hpp"
 #include "fs/core/files.hpp"
 #include "fs/core/guards.hpp"
-#include "fs/core/no_waiting.hpp"
-#include "fs/core/request_note.hpp"
 
 namespace sluice {
 
@@ -30,11 +28,12 @@ struct AppendRest {
 };
 
 // `before`: see Files::write(). A repeated write goes where the first attempt put it.
-Result<AppendRest> append_rest(int fd, std::size_t before, std::size_t size) {
+Result<AppendRest> append_rest(int fd, std::size_t before, std::size_t size,
+                               const KernelRequest& request) {
   struct stat st {};
   if (::fstat(fd, &st) < 0) return Error::last("stat");
-  remember(Fact::Size, static_cast<std::uint64_t>(st.st_size) - before);
-  const auto began_at = remembered(Fact::Size);
+  request.remember(Fact::Size, static_cast<std::uint64_t>(st.st_size) - before);
+  const auto began_at = request.remembered(Fact::Size);
   if (!began_at) return AppendRest{st.st_size, 0};
   const off_t offset = static_cast<off_t>(*began_at + before);
   // With O_APPEND, pwrite(2) would ignore the offset and write the bytes again.
@@ -44,8 +43,8 @@ Result<AppendRest> append_rest(int fd, std::size_t before, std::size_t size) {
 
 }  // namespace
 
-Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_t offset,
-                                int flags) {
+Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags,
+                                const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   TierIndex tier = kNoTier;
   const auto place = [&] {
@@ -60,7 +59,7 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
         SLUICE_TRY(flags & O_NOATIME ? parts_.descriptors.open(file, O_RDONLY | O_NOATIME)
                                      : parts_.descriptors.reader(file));
     std::size_t done = 0;
-    int how = must_not_wait ? RWF_NOWAIT : 0;
+    int how = request.must_not_wait() ? RWF_NOWAIT : 0;
     while (done < size) {
       const iovec rest{buffer + done, size - done};
       const ssize_t got = ::preadv2(fd->get(), &rest, 1, offset + static_cast<off_t>(done), how);
@@ -82,18 +81,19 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
 // Runs `change(writer)`. If the tier is full, spills the file to one with room for `more` bytes at
 // `offset` and runs it again.
 template <typename Change>
-auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change) {
+auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more,
+                      const KernelRequest& request, Change change) {
   using Answer = decltype(change(int{}));
   for (std::size_t spills = 0;; ++spills) {
     SharedFd fd;
     Answer answer = [&]() -> Answer {
-      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(inode));
+      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(inode, request));
       fd = SLUICE_TRY(parts_.descriptors.writer(inode));
       return change(fd->get());
     }();
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
     // A limit, because the user's quota may be used up on every tier that has room.
-    if (spills == kMaxSpills || must_not_wait) return answer;
+    if (spills == kMaxSpills || request.must_not_wait()) return answer;
     if (const auto moved = parts_.relocator.spill(inode, fd, offset, more); !moved)
       return answer.error().code == EDQUOT ? answer : Answer(moved.error());
   }
@@ -101,10 +101,10 @@ auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, C
 
 Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size, off_t offset,
                                  const std::optional<Caller>& strip_suid, WriteTo where,
-                                 std::size_t before) {
+                                 std::size_t before, const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
-  if (file->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(file));
-  if (must_not_wait) {
+  if (file->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(file, request));
+  if (request.must_not_wait()) {
     Inode::Locked state(*file);
     if (parts_.pool[state->place().tier].writes_wait() || writes_may_be_slowed())
       return Error(kWouldWait, "write to a busy disk");
@@ -114,7 +114,7 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
   bool elsewhere = false;
   const auto put_all = [&](int fd) -> Result<void> {
     if (where == WriteTo::End && done == 0) {
-      const AppendRest rest = SLUICE_TRY(append_rest(fd, before, size));
+      const AppendRest rest = SLUICE_TRY(append_rest(fd, before, size, request));
       elsewhere = rest.offset != offset;
       offset = rest.offset;
       done = rest.done;
@@ -133,10 +133,10 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
     }
     took = std::chrono::steady_clock::now() - began;
     // A thread that takes requests often gets the next write of the same user.
-    if (must_not_wait) room.keep();
+    if (request.must_not_wait()) room.keep();
     return {};
   };
-  const auto written = with_room(file, offset, size, put_all);
+  const auto written = with_room(file, offset, size, request, put_all);
   bool is_shared = false;
   {
     Inode::Locked state(*file);
@@ -162,16 +162,18 @@ Result<void> Files::sync(InodeId id, bool data_only) {
   return {};
 }
 
-Result<void> Files::allocate(InodeId id, int mode, off_t offset, off_t length) {
+Result<void> Files::allocate(InodeId id, int mode, off_t offset, off_t length,
+                             const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
-  if (file->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(file));
-  return with_room(file, offset, static_cast<std::uint64_t>(length), [&](int fd) -> Result<void> {
-    const CallersRoom room;
-    while (::fallocate(fd, mode, offset, length) < 0) {
-      if (errno != EINTR) return Error::last("fallocate");
-    }
-    return {};
-  });
+  if (file->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(file, request));
+  return with_room(file, offset, static_cast<std::uint64_t>(length), request,
+                   [&](int fd) -> Result<void> {
+                     const CallersRoom room;
+                     while (::fallocate(fd, mode, offset, length) < 0) {
+                       if (errno != EINTR) return Error::last("fallocate");
+                     }
+                     return {};
+                   });
 }
 
 bool Files::is_append_only(InodeId id) {
@@ -198,13 +200,13 @@ Result<off_t> Files::seek(InodeId id, off_t offset, int whence) {
 }
 
 Result<std::size_t> Files::copy_range(InodeId from, off_t from_offset, InodeId to, off_t to_offset,
-                                      std::size_t length) {
+                                      std::size_t length, const KernelRequest& request) {
   const InodePtr source = SLUICE_TRY(parts_.tree.inode(from));
   const InodePtr target = SLUICE_TRY(parts_.tree.inode(to));
-  if (target->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(target));
+  if (target->waits_for_room) SLUICE_TRY(parts_.budgets.claim_room(target, request));
   const SharedFd in = SLUICE_TRY(parts_.descriptors.reader(source));
   const std::size_t most = std::min(length, kMaxCopy);
-  return with_room(target, to_offset, most, [&](int out) -> Result<std::size_t> {
+  return with_room(target, to_offset, most, request, [&](int out) -> Result<std::size_t> {
     const CallersRoom room;
     const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out, &to_offset, most, 0);
     // EXDEV between tiers: the kernel then copies through the page cache; the caller sees no error.

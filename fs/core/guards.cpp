@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/core/guards.hpp"
 
-#include "fs/core/no_waiting.hpp"
-
 namespace sluice {
 
-Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
+Result<ChangeGuard> ChangeGuard::of(InodePtr inode,
+                                    const KernelRequest& request) NO_THREAD_SAFETY_ANALYSIS {
   ChangeGuard guard;
   while (inode) {
     std::shared_ptr<FileMove> ending;
@@ -16,7 +15,7 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
       if (!ending) {
         if (state->open) moving = state->open->moving;
         // A spill locks it exclusively while it copies the file.
-        if (moving && must_not_wait && !moving->try_lock_shared())
+        if (moving && request.must_not_wait() && !moving->try_lock_shared())
           return Error(kWouldWait, "the file is being spilled to another tier");
         state->cancel_move();
         ++state->changes;
@@ -25,10 +24,10 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
       }
     }
     if (!ending) {
-      if (moving && !must_not_wait) moving->lock_shared();
+      if (moving && !request.must_not_wait()) moving->lock_shared();
       break;
     }
-    if (must_not_wait) return Error(kWouldWait, "a move of the file is switching");
+    if (request.must_not_wait()) return Error(kWouldWait, "a move of the file is switching");
     ending->wait_for_end();
   }
   return guard;

@@ -10,6 +10,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "fs/core/inode.hpp"
+#include "fs/core/kernel_request.hpp"
 
 namespace sluice {
 
@@ -17,9 +18,9 @@ namespace sluice {
 // end of one that is switching to the new copy.
 class ChangeGuard {
  public:
-  // kWouldWait if the thread must not wait; see fs/core/no_waiting.hpp. `inode` may be nullptr:
-  // then the guard does nothing.
-  static Result<ChangeGuard> of(InodePtr inode);
+  // kWouldWait if it would have to wait and the request must not. `inode` may be nullptr: then the
+  // guard does nothing.
+  static Result<ChangeGuard> of(InodePtr inode, const KernelRequest& request);
   ChangeGuard(ChangeGuard&&) = default;
   ~ChangeGuard() NO_THREAD_SAFETY_ANALYSIS;
   ChangeGuard(const ChangeGuard&) = delete;

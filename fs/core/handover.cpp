@@ -53,6 +53,8 @@ constexpr std::uint32_t kCrashes = kOneSuccessor - kOneCrash;
 constexpr std::uint64_t kSomeRequest = ~std::uint64_t{0};
 
 std::atomic<std::uint64_t*> crashed_in{nullptr};  // for the signal handler; in shared memory
+// Read by a signal handler of the same thread.
+thread_local std::uint64_t answered_request = 0;
 
 }  // namespace
 
@@ -172,11 +174,13 @@ void Handover::add_tier(const std::string& name, const std::string& added) {
   if (!added.empty()) append_line(header_->tiers, header_->tiers_size, added);
 }
 
+void Handover::set_answered(std::uint64_t unique) { answered_request = unique; }
+
 void Handover::note_crashes() {
   crashed_in = &header_->crashed_in;
   set_crash_hook([] {
     std::uint64_t* const place = crashed_in;
-    const std::uint64_t request = answered_request();
+    const std::uint64_t request = answered_request;
     if (place != nullptr && is_serving_thread())
       __atomic_store_n(place, request == 0 ? kSomeRequest : request, __ATOMIC_RELEASE);
   });

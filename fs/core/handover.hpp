@@ -33,7 +33,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "fs/core/request_note.hpp"
+#include "fs/core/kernel_request.hpp"
 
 namespace sluice {
 
@@ -176,6 +176,8 @@ class Handover {
   // From here on, if a thread of this process crashes, the request that it answers is noted for
   // the successor.
   void note_crashes();
+  // Sets the kernel's number of the request that the calling thread answers; 0: none.
+  static void set_answered(std::uint64_t unique);
   // REQUIRES: the request is a repetition, and begin_note() was not called for it. If the
   // predecessor crashed in it, counts that. Returns how many daemons have crashed in it.
   unsigned count_crashes(std::uint64_t unique, std::uint32_t opcode);

@@ -123,7 +123,7 @@ std::vector<std::string> HbmPins::paths() {
   return out;
 }
 
-Result<void> HbmPins::pin(const InodePtr& file, uid_t user) {
+Result<void> HbmPins::pin(const InodePtr& file, uid_t user, const KernelRequest& request) {
   if (!S_ISREG(file->type)) return Error(EISDIR, "only files can be pinned to GPU memory");
   const std::string path = parts_.tree.path_of(file);
   {
@@ -131,7 +131,7 @@ Result<void> HbmPins::pin(const InodePtr& file, uid_t user) {
     SLUICE_TRY(add(file->id(), path, user));
   }
   // If it fails, or we are killed before, the file is taken from the list when it is looked at.
-  const auto set = parts_.attributes.set_xattr(file, kHbmXattr, "1", 0, Caller{});
+  const auto set = parts_.attributes.set_xattr(file, kHbmXattr, "1", 0, Caller{}, request);
   const auto listed = [&]() -> Result<void> {
     const MutexLock lock(mutex_);
     begin();
@@ -140,13 +140,13 @@ Result<void> HbmPins::pin(const InodePtr& file, uid_t user) {
     return add(file->id(), path, user);
   }();
   if (set && !listed) {
-    [[maybe_unused]] const auto removed = parts_.attributes.remove_xattr(file, kHbmXattr);
+    [[maybe_unused]] const auto removed = parts_.attributes.remove_xattr(file, kHbmXattr, request);
   }
   return listed;
 }
 
-Result<void> HbmPins::unpin(const InodePtr& file) {
-  SLUICE_TRY(parts_.attributes.remove_xattr(file, kHbmXattr));
+Result<void> HbmPins::unpin(const InodePtr& file, const KernelRequest& request) {
+  SLUICE_TRY(parts_.attributes.remove_xattr(file, kHbmXattr, request));
   const bool is_gone = is_unpinned(file);  // it may have been pinned again
   {
     const MutexLock lock(mutex_);

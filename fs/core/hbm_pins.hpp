@@ -26,6 +26,7 @@
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/kernel_request.hpp"
 
 namespace sluice {
 
@@ -58,8 +59,9 @@ class HbmPins {
 
   // EISDIR: not a file. ENOSPC: too many are pinned. EDQUOT: too many of this user. The copy is
   // made in the background, as soon as there is room.
-  Result<void> pin(const InodePtr& file, uid_t user);
-  Result<void> unpin(const InodePtr& file);  // ENODATA: it is not pinned
+  Result<void> pin(const InodePtr& file, uid_t user, const KernelRequest& request);
+  Result<void> unpin(const InodePtr& file,
+                     const KernelRequest& request);  // ENODATA: it is not pinned
   bool is_pinned(const InodePtr& file);
   struct Count {
     std::size_t all = 0, most_of_user = 0;  // the latter without root

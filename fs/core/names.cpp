@@ -13,7 +13,6 @@
 #include "base/file_at.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/repetition.hpp"
-#include "fs/core/request_note.hpp"
 #include "tiering/twins.hpp"
 
 namespace sluice {
@@ -92,14 +91,15 @@ Result<Entry> Names::lookup(InodeId parent, const char* name) {
 }
 
 Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
+                                 const KernelRequest& request,
                                  const std::function<Result<Located>(const OpenCopy&)>& make) {
   parts_.names_lock.mutex.assert_held_shared();
   const char* const name = file.name;
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
   if (*name != '\0') {
-    auto made = SLUICE_TRY(made_by_first_attempt(known, name, file.type, file.owner));
+    auto made = SLUICE_TRY(made_by_first_attempt(known, name, file.type, file.owner, request));
     if (made) return *std::move(made);
-    remember_beginning();
+    remember_beginning(request);
     // The name may have been created directly on a tier other than the one that is chosen below.
     struct stat st {};
     for (const OpenCopy& copy : known.reachable) {
@@ -137,13 +137,13 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
 }
 
 // Makes a name in `parent` by calling `make_it` with the copy of `parent` on the chosen tier.
-Result<Entry> Names::make(InodeId parent, const NewFile& file,
+Result<Entry> Names::make(InodeId parent, const NewFile& file, const KernelRequest& request,
                           const std::function<Result<void>(int directory)>& make_it) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, file.name)) return Error(EPERM, "make a name");
   SharedLock lock(parts_.names_lock.mutex);
   const Located made =
-      SLUICE_TRY(place_new(directory, file, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, file, request, [&](const OpenCopy& copy) -> Result<Located> {
         if (const auto done = make_it(copy.get()); !done) return done.error();
         return copy.tier->identify(copy.get(), file.name);
       }));
@@ -156,18 +156,19 @@ Result<Entry> Names::make(InodeId parent, const NewFile& file,
 }
 
 Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
-                           const Caller& caller) {
+                           const Caller& caller, const KernelRequest& request) {
   // mknod(2) makes a regular file if the mode has no type.
   const mode_t type = mode & S_IFMT ? mode & S_IFMT : S_IFREG;
-  return make(parent, {name, type, caller.uid}, [&](int directory) -> Result<void> {
+  return make(parent, {name, type, caller.uid}, request, [&](int directory) -> Result<void> {
     const CreateAs creator(caller);
     if (::mknodat(directory, name, mode, device) < 0) return Error::last("mknod");
     return {};
   });
 }
 
-Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller) {
-  return make(parent, {name, S_IFDIR, caller.uid}, [&](int directory) -> Result<void> {
+Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller,
+                           const KernelRequest& request) {
+  return make(parent, {name, S_IFDIR, caller.uid}, request, [&](int directory) -> Result<void> {
     const CreateAs creator(caller);
     if (::mkdirat(directory, name, mode) < 0) return Error::last("mkdir");
     return {};
@@ -175,28 +176,30 @@ Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const 
 }
 
 Result<Entry> Names::symlink(const char* target, InodeId parent, const char* name,
-                             const Caller& caller) {
-  return make(parent, {name, S_IFLNK, caller.uid}, [&](int directory) -> Result<void> {
+                             const Caller& caller, const KernelRequest& request) {
+  return make(parent, {name, S_IFLNK, caller.uid}, request, [&](int directory) -> Result<void> {
     const CreateAs creator(caller);
     if (::symlinkat(target, directory, name) < 0) return Error::last("symlink");
     return {};
   });
 }
 
-Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) {
-  auto linked = try_link(id, new_parent, new_name);
+Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name,
+                          const KernelRequest& request) {
+  auto linked = try_link(id, new_parent, new_name, request);
   if (failed_with(linked, ENOSPC) && parts_.pool.twins().make_room_where_full())
-    linked = try_link(id, new_parent, new_name);
+    linked = try_link(id, new_parent, new_name, request);
   return linked;
 }
 
-Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_name) {
+Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_name,
+                              const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
   const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit_link(file, directory));
   // Locked before the names: a spill locks the file first and then the names.
-  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file, request));
   SharedLock lock(parts_.names_lock.mutex);
   SLUICE_TRY(guard.check_name());
   const TierIndex tier = file->tier();
@@ -208,13 +211,14 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
     if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
     const bool is_same = there[0].st.st_dev == st.st_dev && there[0].st.st_ino == st.st_ino;
     // The first attempt found no such name, so it made this one.
-    if (is_same && remembered(Fact::Began)) return entry_with_reference(there, directory, new_name);
+    if (is_same && request.remembered(Fact::Began))
+      return entry_with_reference(there, directory, new_name);
     return Error(EEXIST, "link");
   }
   SLUICE_TRY(parts_.away.note_new_name(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier, Spares::Use));
   const ShownTimes::NameChange changing(parts_.times, *directory);
-  remember_beginning();
+  remember_beginning(request);
   {
     const CallersRoom as_caller(*copy.tier);
     if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0)
@@ -281,8 +285,9 @@ void Names::end_budget(InodeId directory) {
     parts_.budgets.directory_removed(inode);
 }
 
-Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
-  const auto victim = remembered(Fact::Victim);
+Result<bool> Names::was_removed(const OpenCopies& parent, const char* name,
+                                const KernelRequest& request) {
+  const auto victim = request.remembered(Fact::Victim);
   if (!victim || SLUICE_TRY(has_identity(parent, name, InodeId{*victim}))) return false;
   const InodePtr known = parts_.table.find(InodeId{*victim});
   if (!parent.complete) {
@@ -294,30 +299,31 @@ Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
   return true;
 }
 
-Result<void> Names::unlink(InodeId parent, const char* name) {
+Result<void> Names::unlink(InodeId parent, const char* name, const KernelRequest& request) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   for (;;) {
     const InodePtr moving = parts_.tree.moving_file(directory, name, NamesHeld::No);
-    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving));
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving, request));
     SharedLock lock(parts_.names_lock.mutex);
     if (parts_.tree.moving_file(directory, name, NamesHeld::Yes) != moving)
       continue;  // a move began or ended meanwhile
     SLUICE_TRY(guard.check_name());
-    return unlink_locked(directory, name);
+    return unlink_locked(directory, name, request);
   }
 }
 
-Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
+Result<void> Names::unlink_locked(const InodePtr& directory, const char* name,
+                                  const KernelRequest& request) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  if (SLUICE_TRY(was_removed(copies, name))) return {};
+  if (SLUICE_TRY(was_removed(copies, name, request))) return {};
   const auto found =
       SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_open_after_unlink(found[0]);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
   const ShownTimes::NameChange changing(parts_.times, *directory);
-  remember(Fact::Victim, to_number(found[0].identity.id));
+  request.remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
   if (found[0].st.st_nlink == 1) last_name_gone(found[0]);
   parts_.budgets.name_gone(directory, name, found[0].identity.id);
@@ -414,12 +420,12 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
   return path;
 }
 
-Result<void> Names::rmdir(InodeId parent, const char* name) {
+Result<void> Names::rmdir(InodeId parent, const char* name, const KernelRequest& request) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
   SharedLock lock(parts_.names_lock.mutex);
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  if (SLUICE_TRY(was_removed(copies, name))) return {};
+  if (SLUICE_TRY(was_removed(copies, name, request))) return {};
   const auto found =
       SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(ENOENT, "rmdir");
@@ -437,7 +443,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
   // crash leaves some of the copies, they are still the same empty directory.
   set_removed(found, true);
   const ShownTimes::NameChange changing(parts_.times, *directory);
-  remember(Fact::Victim, to_number(found[0].identity.id));
+  request.remember(Fact::Victim, to_number(found[0].identity.id));
   for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
     const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy->tier));
     if (::unlinkat(at.get(), name, AT_REMOVEDIR) < 0) {

@@ -23,6 +23,7 @@
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/core/names_lock.hpp"
 #include "fs/core/pins.hpp"
 #include "fs/core/shown_times.hpp"
@@ -62,11 +63,14 @@ class Names {
   Result<Entry> lookup(InodeId parent, const char* name);
   void forget(InodeId id, std::uint64_t count) { parts_.table.forget(id, count); }
   Result<Entry> mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
-                      const Caller& caller);
-  Result<Entry> mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller);
-  Result<Entry> symlink(const char* target, InodeId parent, const char* name, const Caller& caller);
-  Result<Entry> link(InodeId id, InodeId new_parent, const char* new_name);
-  Result<void> unlink(InodeId parent, const char* name);
+                      const Caller& caller, const KernelRequest& request = {});
+  Result<Entry> mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller,
+                      const KernelRequest& request = {});
+  Result<Entry> symlink(const char* target, InodeId parent, const char* name, const Caller& caller,
+                        const KernelRequest& request = {});
+  Result<Entry> link(InodeId id, InodeId new_parent, const char* new_name,
+                     const KernelRequest& request = {});
+  Result<void> unlink(InodeId parent, const char* name, const KernelRequest& request = {});
   // Removes all names of a file, for a budget, not for a user. `agree` is called for each name with
   // what was found and the copy of the directory, before the first name is removed. ESTALE if a
   // name is not that of the file any more. The kernel must be told afterwards. REQUIRES: nobody can
@@ -78,9 +82,9 @@ class Names {
   using Agree = std::function<Result<void>(const Located& found, const OpenCopy& directory)>;
   Result<void> remove_unused(const InodePtr& file, const std::vector<Place>& names,
                              const Agree& agree);
-  Result<void> rmdir(InodeId parent, const char* name);
+  Result<void> rmdir(InodeId parent, const char* name, const KernelRequest& request = {});
   Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
-                      unsigned flags);
+                      unsigned flags, const KernelRequest& request = {});
   Result<std::string> readlink(InodeId id);
   Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
   Result<void> sync_directory(InodeId id);
@@ -100,6 +104,7 @@ class Names {
   // one has room. If the request is repeated and the first attempt has made the file, returns that
   // one. CHECKED: NamesLock::mutex is held.
   Result<Located> place_new(const InodePtr& parent, const NewFile& file,
+                            const KernelRequest& request,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
   // The entry for what was found. Adds a reference, because the kernel counts each entry as a
   // lookup.
@@ -110,9 +115,10 @@ class Names {
   using Spares = DirectoryTree::Spares;
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
   Entry entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
-  Result<Entry> make(InodeId parent, const NewFile& file,
+  Result<Entry> make(InodeId parent, const NewFile& file, const KernelRequest& request,
                      const std::function<Result<void>(int directory)>& make_it);
-  Result<Entry> try_link(InodeId id, InodeId new_parent, const char* new_name);
+  Result<Entry> try_link(InodeId id, InodeId new_parent, const char* new_name,
+                         const KernelRequest& request);
   void keep_open_after_unlink(const Located& victim);
   // The file `victim` has lost its last name.
   void last_name_gone(const Located& victim);
@@ -121,18 +127,20 @@ class Names {
   // After a directory was removed. Does nothing for other files.
   void end_budget(InodeId directory);
   // Whether the first attempt at this request has removed `name`.
-  Result<bool> was_removed(const OpenCopies& parent, const char* name);
-  Result<void> unlink_locked(const InodePtr& directory, const char* name)
-      REQUIRES_SHARED(parts_.names_lock.mutex);
+  Result<bool> was_removed(const OpenCopies& parent, const char* name,
+                           const KernelRequest& request);
+  Result<void> unlink_locked(const InodePtr& directory, const char* name,
+                             const KernelRequest& request) REQUIRES_SHARED(parts_.names_lock.mutex);
 
   // names_rename.cpp
   struct RenameAttempt;
   Result<void> rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
-                             const char* new_name, unsigned flags, RenameAttempt& attempt);
+                             const char* new_name, unsigned flags, const KernelRequest& request,
+                             RenameAttempt& attempt);
   Result<void> rename_located(const InodePtr& from, const char* name,
                               const std::vector<Located>& source, const InodePtr& to,
                               const char* new_name, const std::vector<Located>& target,
-                              unsigned flags, RenameAttempt& attempt);
+                              unsigned flags, const KernelRequest& request, RenameAttempt& attempt);
   void renamed(const InodePtr& from, const char* name, const std::vector<Located>& source,
                const InodePtr& to, const char* new_name, const std::vector<Located>& target,
                unsigned flags);
@@ -142,7 +150,7 @@ class Names {
   // Whether the first attempt at this request has renamed the file. If so, records it in memory.
   Result<bool> was_renamed(const InodePtr& from, const OpenCopies& from_copies, const char* name,
                            const InodePtr& to, const OpenCopies& to_copies, const char* new_name,
-                           unsigned flags);
+                           unsigned flags, const KernelRequest& request);
   Result<std::vector<Step>> rename_steps(const InodePtr& parent, const char* name,
                                          const std::vector<Located>& source,
                                          const InodePtr& new_parent, const char* new_name,

@@ -10,9 +10,7 @@
 #include "base/file_at.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/names.hpp"
-#include "fs/core/no_waiting.hpp"
 #include "fs/core/repetition.hpp"
-#include "fs/core/request_note.hpp"
 #include "tiering/twins.hpp"
 
 namespace sluice {
@@ -27,9 +25,10 @@ const Located* on_tier(const std::vector<Located>& found, TierIndex tier) {
 }
 
 // Must be called before the first name changes; see Names::was_renamed().
-void remember_rename(const std::vector<Located>& source, const std::vector<Located>& target) {
-  remember(Fact::Victim, target.empty() ? 0 : to_number(target[0].identity.id));
-  remember(Fact::Source, to_number(source[0].identity.id));
+void remember_rename(const std::vector<Located>& source, const std::vector<Located>& target,
+                     const KernelRequest& request) {
+  request.remember(Fact::Victim, target.empty() ? 0 : to_number(target[0].identity.id));
+  request.remember(Fact::Source, to_number(source[0].identity.id));
 }
 
 }  // namespace
@@ -90,13 +89,13 @@ struct Names::RenameAttempt {
 };
 
 Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
-                           const char* new_name, unsigned flags) {
+                           const char* new_name, unsigned flags, const KernelRequest& request) {
   if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0) return Error(EINVAL, "rename");
   const InodePtr from = SLUICE_TRY(parts_.tree.inode(parent));
   const InodePtr to = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
   // A rename that a predecessor began may be done.
-  const Budgets::Room room = remembered(Fact::Source)
+  const Budgets::Room room = request.remembered(Fact::Source)
                                  ? Budgets::Room(parts_.budgets)
                                  : SLUICE_TRY(parts_.budgets.admit_rename(from, to));
   RenameAttempt attempt;
@@ -104,9 +103,9 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
   for (;;) {
     const InodePtr source = parts_.tree.moving_file(from, name, NamesHeld::No);
     const InodePtr target = parts_.tree.moving_file(to, new_name, NamesHeld::No);
-    const ChangeGuard source_guard = SLUICE_TRY(ChangeGuard::of(source));
+    const ChangeGuard source_guard = SLUICE_TRY(ChangeGuard::of(source, request));
     const ChangeGuard target_guard =
-        SLUICE_TRY(ChangeGuard::of(target == source ? nullptr : target));
+        SLUICE_TRY(ChangeGuard::of(target == source ? nullptr : target, request));
     attempt.next = RenameAttempt::Next::Finish;
     const auto try_once = [&]() -> Result<void> {
       if (parts_.tree.moving_file(from, name, NamesHeld::Yes) != source ||
@@ -116,7 +115,7 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
       }
       SLUICE_TRY(source_guard.check_name());
       SLUICE_TRY(target_guard.check_name());
-      return rename_locked(from, name, to, new_name, flags, attempt);
+      return rename_locked(from, name, to, new_name, flags, request, attempt);
     };
     Result<void> done;
     if (attempt.exclusive) {
@@ -137,7 +136,7 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
         attempt.exclusive = true;
         break;
       case RenameAttempt::Next::SyncFile:
-        if (must_not_wait) return Error(kWouldWait, "sync the renamed file");
+        if (request.must_not_wait()) return Error(kWouldWait, "sync the renamed file");
         if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync the renamed file");
         attempt.synced = true;
         break;
@@ -148,10 +147,12 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
 }
 
 Result<void> Names::rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
-                                  const char* new_name, unsigned flags, RenameAttempt& attempt) {
+                                  const char* new_name, unsigned flags,
+                                  const KernelRequest& request, RenameAttempt& attempt) {
   const OpenCopies from_copies = SLUICE_TRY(parts_.tree.open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(parts_.tree.open_copies(to));
-  if (SLUICE_TRY(was_renamed(from, from_copies, name, to, to_copies, new_name, flags))) return {};
+  if (SLUICE_TRY(was_renamed(from, from_copies, name, to, to_copies, new_name, flags, request)))
+    return {};
   const auto source =
       SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesHeld::Yes));
   if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
@@ -187,7 +188,8 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
     is_directory(target) ? set_removed(target, true) : keep_open_after_unlink(target[0]);
   }
   if (target.empty()) SLUICE_TRY(parts_.away.note_new_name(to, to_copies, new_name));
-  const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
+  const auto done =
+      rename_located(from, name, source, to, new_name, target, flags, request, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
   if (replaces && is_directory(target)) end_budget(target[0].identity.id);
@@ -244,8 +246,9 @@ void Names::count_renamed(const InodePtr& from, const char* name,
 
 Result<bool> Names::was_renamed(const InodePtr& from, const OpenCopies& from_copies,
                                 const char* name, const InodePtr& to, const OpenCopies& to_copies,
-                                const char* new_name, unsigned flags) {
-  const auto source = remembered(Fact::Source), victim = remembered(Fact::Victim);
+                                const char* new_name, unsigned flags,
+                                const KernelRequest& request) {
+  const auto source = request.remembered(Fact::Source), victim = request.remembered(Fact::Victim);
   if (!source || !victim) return false;
   // A rename on several tiers is never half done: its intent was executed before this request.
   if (!SLUICE_TRY(has_identity(to_copies, new_name, InodeId{*source}))) return false;
@@ -270,7 +273,8 @@ Result<bool> Names::was_renamed(const InodePtr& from, const OpenCopies& from_cop
 Result<void> Names::rename_located(const InodePtr& from, const char* name,
                                    const std::vector<Located>& source, const InodePtr& to,
                                    const char* new_name, const std::vector<Located>& target,
-                                   unsigned flags, RenameAttempt& attempt) {
+                                   unsigned flags, const KernelRequest& request,
+                                   RenameAttempt& attempt) {
   if (source.size() == 1 &&
       (target.empty() || (target.size() == 1 && target[0].tier == source[0].tier))) {
     // Only one tier is involved: its filesystem makes the rename atomic.
@@ -278,7 +282,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
     const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier, Spares::Use));
     const ShownTimes::NameChange leaving(parts_.times, *from), arriving(parts_.times, *to);
     const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
-    remember_rename(source, target);
+    remember_rename(source, target, request);
     const CallersRoom room(parts_.pool[source[0].tier]);
     if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
       return Error::last("rename");
@@ -302,7 +306,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   const ShownTimes::NameChange leaving(parts_.times, *from), arriving(parts_.times, *to);
-  remember_rename(source, target);
+  remember_rename(source, target, request);
   return execute(parts_.store, parts_.pool, steps);
 }
 

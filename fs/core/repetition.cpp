@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "fs/core/request_note.hpp"
-
 namespace sluice {
 
 namespace {
@@ -23,17 +21,18 @@ bool is_newer(const struct statx& st, std::uint64_t began) {
 
 }  // namespace
 
-void remember_beginning() {
+void remember_beginning(const KernelRequest& request) {
   // Filesystems take the times of new files from this clock, or from a more precise one.
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  remember(Fact::Began, static_cast<std::uint64_t>(now.tv_sec) * kNanosPerSecond +
-                            static_cast<std::uint64_t>(now.tv_nsec));
+  request.remember(Fact::Began, static_cast<std::uint64_t>(now.tv_sec) * kNanosPerSecond +
+                                    static_cast<std::uint64_t>(now.tv_nsec));
 }
 
 Result<std::optional<Located>> made_by_first_attempt(const OpenCopies& directory, const char* name,
-                                                     mode_t type, uid_t owner) {
-  const auto began = remembered(Fact::Began);
+                                                     mode_t type, uid_t owner,
+                                                     const KernelRequest& request) {
+  const auto began = request.remembered(Fact::Began);
   if (!began) return std::optional<Located>();
   for (const OpenCopy& copy : directory.reachable) {
     struct statx st {};

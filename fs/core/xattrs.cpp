@@ -66,23 +66,25 @@ Result<std::string> Xattrs::list(InodeId id, const Caller& caller) {
 }
 
 Result<void> Xattrs::set(InodeId id, const char* name, const char* value, std::size_t size,
-                         int flags, const Caller& caller) {
+                         int flags, const Caller& caller, const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
-  if (is_virtual(name)) return set_virtual(file, without_prefix(name), {value, size}, caller.uid);
+  if (is_virtual(name))
+    return set_virtual(file, without_prefix(name), {value, size}, caller.uid, request);
   if (is_ours(name)) return Error(EPERM, "setxattr");
   if (is_acl_alias(name)) return Error(EOPNOTSUPP, "setxattr");
   const auto set = [&] {
-    return parts_.attributes.set_xattr(file, name, {value, size}, flags, caller);
+    return parts_.attributes.set_xattr(file, name, {value, size}, flags, caller, request);
   };
   const auto done = set();
   return failed_with(done, ENOSPC) && parts_.pool.twins().make_room_where_full() ? set() : done;
 }
 
-Result<void> Xattrs::remove(InodeId id, const char* name, const Caller& caller) {
+Result<void> Xattrs::remove(InodeId id, const char* name, const Caller& caller,
+                            const KernelRequest& request) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   if (is_hidden(name)) return Error(ENODATA, "removexattr");
-  if (is_virtual(name)) return remove_virtual(file, without_prefix(name), caller.uid);
-  return parts_.attributes.remove_xattr(file, name);
+  if (is_virtual(name)) return remove_virtual(file, without_prefix(name), caller.uid, request);
+  return parts_.attributes.remove_xattr(file, name, request);
 }
 
 Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_view name) {
@@ -130,31 +132,33 @@ Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_vie
 }
 
 Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
-                                 std::string_view value, uid_t user) {
+                                 std::string_view value, uid_t user, const KernelRequest& request) {
   if (name == "prefetch") return parts_.gpu.prefetch(inode, value, user);
-  if (name == "budget") return set_budget(inode, value, user);
+  if (name == "budget") return set_budget(inode, value, user, request);
   // A file can be pinned to a tier and to GPU memory, so these are different attributes.
-  if (name == "hbm" || (name == "pin" && value == kHbmName)) return parts_.hbm.pin(inode, user);
+  if (name == "hbm" || (name == "pin" && value == kHbmName))
+    return parts_.hbm.pin(inode, user, request);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = parts_.pool.by_name(value);
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier with that name");
   if (name == "tier") return parts_.moves.request(inode, tier->index(), user);
-  SLUICE_TRY(parts_.attributes.set_xattr(inode, kPinXattr, value, 0, Caller{}));
+  SLUICE_TRY(parts_.attributes.set_xattr(inode, kPinXattr, value, 0, Caller{}, request));
   pin_changed(inode);
   return {};
 }
 
-Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name, uid_t user) {
+Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name, uid_t user,
+                                    const KernelRequest& request) {
   if (name == "budget") {
     SLUICE_TRY(check_budget(inode, user));
-    SLUICE_TRY(parts_.attributes.remove_xattr(inode, kBudgetXattr));
+    SLUICE_TRY(parts_.attributes.remove_xattr(inode, kBudgetXattr, request));
     parts_.budgets.changed(inode);
     return {};
   }
-  if (name == "hbm") return parts_.hbm.unpin(inode);
+  if (name == "hbm") return parts_.hbm.unpin(inode, request);
   if (name == "tier") return parts_.moves.withdraw(inode);
   if (name != "pin") return Error(EPERM, "removexattr");
-  SLUICE_TRY(parts_.attributes.remove_xattr(inode, kPinXattr));
+  SLUICE_TRY(parts_.attributes.remove_xattr(inode, kPinXattr, request));
   pin_changed(inode);
   return {};
 }
@@ -175,14 +179,15 @@ Result<void> Xattrs::check_budget(const InodePtr& directory, uid_t user) {
   return {};
 }
 
-Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view value, uid_t user) {
-  if (value == "none") return remove_virtual(directory, "budget", user);
+Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view value, uid_t user,
+                                const KernelRequest& request) {
+  if (value == "none") return remove_virtual(directory, "budget", user, request);
   SLUICE_TRY(check_budget(directory, user));
   const auto bytes = parse_size(value);
   if (!bytes || *bytes == 0) return Error(EINVAL, "not a size");
   SLUICE_TRY(parts_.budgets.count_budget(directory, user));
-  const auto done = parts_.attributes.set_xattr(directory, kBudgetXattr,
-                                                encode_budget({*bytes, user}), 0, Caller{});
+  const auto done = parts_.attributes.set_xattr(
+      directory, kBudgetXattr, encode_budget({*bytes, user}), 0, Caller{}, request);
   parts_.budgets.changed(directory);
   return done;
 }

@@ -18,6 +18,7 @@
 #include "fs/core/budgets.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/gpu_files.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/core/move_requests.hpp"
 #include "fs/core/pins.hpp"
 #include "tiering/migration.hpp"
@@ -52,16 +53,19 @@ class Xattrs {
   static bool is_slow(std::string_view name);
   Result<std::string> list(InodeId id, const Caller& caller);
   Result<void> set(InodeId id, const char* name, const char* value, std::size_t size, int flags,
-                   const Caller& caller);
-  Result<void> remove(InodeId id, const char* name, const Caller& caller);
+                   const Caller& caller, const KernelRequest& request = {});
+  Result<void> remove(InodeId id, const char* name, const Caller& caller,
+                      const KernelRequest& request = {});
 
  private:
   // REQUIRES: `name` does not have the prefix.
   Result<std::string> virtual_value(const InodePtr& inode, std::string_view name);
   Result<void> set_virtual(const InodePtr& inode, std::string_view name, std::string_view value,
-                           uid_t user);
-  Result<void> remove_virtual(const InodePtr& inode, std::string_view name, uid_t user);
-  Result<void> set_budget(const InodePtr& directory, std::string_view value, uid_t user);
+                           uid_t user, const KernelRequest& request);
+  Result<void> remove_virtual(const InodePtr& inode, std::string_view name, uid_t user,
+                              const KernelRequest& request);
+  Result<void> set_budget(const InodePtr& directory, std::string_view value, uid_t user,
+                          const KernelRequest& request);
   // The pin to GPU memory and the copies there, for explain().
   nlohmann::json hbm_of(const InodePtr& inode);
   // Whether this user may change the budget of the directory.

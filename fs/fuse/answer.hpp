@@ -12,10 +12,11 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include "base/log.hpp"
 #include "fs/core/filesystem.hpp"
-#include "fs/core/no_waiting.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/fuse/noted_request.hpp"
 #include "fs/fuse/operations.hpp"
 #include "fs/fuse/session.hpp"
@@ -47,16 +48,24 @@ inline std::optional<Caller> stripped(fuse_req_t request, bool kill) {
   return kill ? std::optional(caller(request)) : std::nullopt;
 }
 
-// Runs the operation and turns exceptions into errors.
+// Runs the operation, which may take the request, and turns exceptions into errors.
 template <typename Operation>
-auto outcome_of(Operation& operation) noexcept -> decltype(operation()) {
+auto outcome_of(Operation& operation, const KernelRequest& request) noexcept {
+  const auto run = [&] {
+    if constexpr (std::is_invocable_v<Operation&, const KernelRequest&>) {
+      return operation(request);
+    } else {
+      return operation();
+    }
+  };
+  using Outcome = decltype(run());
   try {
-    return operation();
+    return run();
   } catch (const std::bad_alloc&) {
-    return Error(ENOMEM, "run an operation");
+    return Outcome(Error(ENOMEM, "run an operation"));
   } catch (const std::exception& e) {
     log::get().critical("unexpected exception in an operation: what={}", e.what());
-    return Error(EIO, "run an operation");
+    return Outcome(Error(EIO, "run an operation"));
   }
 }
 
@@ -79,7 +88,7 @@ void reply_outcome(fuse_req_t request, Outcome& outcome, Reply& reply) noexcept 
 // Runs the operation and replies.
 template <typename Operation, typename Reply>
 void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
-  auto outcome = outcome_of(operation);
+  auto outcome = outcome_of(operation, NotedRequest::of_thread());
   reply_outcome(request, outcome, reply);
 }
 
@@ -92,7 +101,7 @@ void answer_later(fuse_req_t request, Operation operation, Reply reply, Start st
                  timer = RequestTimer::take_current(), caller = current_caller()]() mutable {
       const CurrentCaller now(caller);
       if (noted) noted->begin();
-      auto outcome = outcome_of(operation);
+      auto outcome = outcome_of(operation, NotedRequest::of_thread());
       reply_outcome(request, outcome, reply);
       if (noted) noted->end();
       timer.reset();
@@ -143,10 +152,7 @@ void answer_when_room(fuse_req_t request, InodeId file, Operation operation, Rep
 // wait, another thread runs it again from the start.
 template <typename Operation, typename Reply>
 void answer_or_defer(fuse_req_t request, Operation operation, Reply reply) noexcept {
-  auto outcome = [&] {
-    const NoWaiting now;
-    return outcome_of(operation);
-  }();
+  auto outcome = outcome_of(operation, NotedRequest::of_thread().without_waiting());
   if (!outcome && outcome.error().code == kWouldWait)
     return answer_slowly(request, operation, reply);
   reply_outcome(request, outcome, reply);

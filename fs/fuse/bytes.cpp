@@ -35,8 +35,8 @@ void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
   Filesystem& fs = filesystem(request, FUSE_READ);
   answer_or_defer(
       request,
-      [&fs, inode, buffer, size, offset, flags = info->flags] {
-        return fs.files().read(InodeId{inode}, buffer.get(), size, offset, flags);
+      [&fs, inode, buffer, size, offset, flags = info->flags](const KernelRequest& asked) {
+        return fs.files().read(InodeId{inode}, buffer.get(), size, offset, flags, asked);
       },
       [request, buffer](const Result<std::size_t>& got) {
         fuse_reply_buf(request, buffer.get(), *got);
@@ -52,9 +52,11 @@ void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std:
     Filesystem& fs = session(request).filesystem();
     // The kernel's data is valid only until this callback returns.
     const auto rest = std::make_shared<const std::string>(data.substr(put));
-    const auto go_on = [&fs, inode, put, rest, offset, strip_suid, where]() -> Result<std::size_t> {
-      const auto more = fs.files().write(inode, rest->data(), rest->size(),
-                                         offset + static_cast<off_t>(put), strip_suid, where, put);
+    const auto go_on = [&fs, inode, put, rest, offset, strip_suid,
+                        where](const KernelRequest& asked) -> Result<std::size_t> {
+      const auto more =
+          fs.files().write(inode, rest->data(), rest->size(), offset + static_cast<off_t>(put),
+                           strip_suid, where, put, asked);
       if (!more && put == 0) return more.error();
       return put + (more ? *more : 0);
     };
@@ -82,11 +84,10 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
   const auto strip_suid = stripped(request, info->kill_suidgid != 0);
   // What was stored through a mapping. The kernel's writeback must not wait for one user's budget.
   if (info->writepage) fs.files().stop_waiting_for_room(InodeId{inode});
-  const auto write = [&] {
-    const NoWaiting now;
-    return fs.files().write(InodeId{inode}, data, size, offset, strip_suid, where);
+  const auto write = [&](const KernelRequest& asked) {
+    return fs.files().write(InodeId{inode}, data, size, offset, strip_suid, where, 0, asked);
   };
-  auto outcome = outcome_of(write);
+  auto outcome = outcome_of(write, NotedRequest::of_thread().without_waiting());
   const int code = outcome ? 0 : outcome.error().code;
   const bool goes_on =
       outcome ? *outcome < size
@@ -118,8 +119,8 @@ void ll_fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, 
   Filesystem& fs = filesystem(request, FUSE_FALLOCATE);
   answer_if_room(
       request, InodeId{inode},
-      [&fs, inode, mode, offset, length] {
-        return fs.files().allocate(InodeId{inode}, mode, offset, length);
+      [&fs, inode, mode, offset, length](const KernelRequest& asked) {
+        return fs.files().allocate(InodeId{inode}, mode, offset, length, asked);
       },
       [request](const auto&) { fuse_reply_err(request, 0); });
 }
@@ -136,8 +137,9 @@ void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
   Filesystem& fs = filesystem(request, FUSE_COPY_FILE_RANGE);
   answer_if_room(
       request, InodeId{to},
-      [&fs, from, from_offset, to, to_offset, length] {
-        return fs.files().copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
+      [&fs, from, from_offset, to, to_offset, length](const KernelRequest& asked) {
+        return fs.files().copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length,
+                                     asked);
       },
       [request](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
 }

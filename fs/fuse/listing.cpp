@@ -14,7 +14,7 @@ void close_directory(fuse_req_t request, std::uint64_t handle) {
 }
 
 void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  if (const auto known = session(request).open_handles().of_current_request()) {
+  if (const auto known = session(request).open_handles().of_request(NotedRequest::of_thread())) {
     info->fh = known->first.to_wire();
     fuse_reply_open(request, info);
     return;
@@ -23,8 +23,8 @@ void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
       request,
       [&] { return filesystem(request, FUSE_OPENDIR).names().open_directory(InodeId{inode}); },
       [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
-        const auto open =
-            session(request).open_handles().add({.inode = InodeId{inode}, .is_directory = true});
+        const auto open = session(request).open_handles().add(
+            {.inode = InodeId{inode}, .is_directory = true}, NotedRequest::of_thread());
         if (!open) {
           fuse_reply_err(request, open.error().code);
           return;

@@ -4,17 +4,18 @@
 // a RequestNote, which exists until the reply is sent. If the reply is sent later by another
 // thread, that thread takes the request over.
 //
+// A callback of libfuse finds it by the thread: no argument leads from Session to the callback.
+//
 // Threads: belongs to the thread that created it.
 #pragma once
 
 #include <linux/fuse.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "fs/core/handover.hpp"
-#include "fs/core/request_note.hpp"
+#include "fs/core/kernel_request.hpp"
 
 namespace sluice {
 
@@ -25,13 +26,11 @@ class NotedRequest {
         note_(needs_note(opcode) || repeated ? handover.begin_note(unique, opcode, repeated)
                                              : nullptr),
         unique_(unique),
-        repeated_(repeated) {
+        request_(note_, repeated) {
     begin();
-    current = this;
   }
   ~NotedRequest() {
-    if (current == this) current = nullptr;
-    now_.reset();
+    if (current == this) end();
     if (note_ != nullptr) handover_.end_note(note_);
   }
   NotedRequest(const NotedRequest&) = delete;
@@ -40,20 +39,30 @@ class NotedRequest {
   // Takes over the calling thread's request, for another thread. nullptr if it has none.
   static std::shared_ptr<NotedRequest> take_current() {
     if (current == nullptr) return nullptr;
-    NotedRequest& from = *std::exchange(current, nullptr);
-    from.now_.reset();
+    NotedRequest& from = *current;
+    from.end();
     return std::shared_ptr<NotedRequest>(new NotedRequest(from));
   }
   // Makes it the request of the calling thread.
-  void begin() { now_.emplace(note_, repeated_, unique_); }
-  void end() { now_.reset(); }
+  void begin() {
+    current = this;
+    Handover::set_answered(unique_);
+  }
+  void end() {
+    current = nullptr;
+    Handover::set_answered(0);
+  }
+  // What the core is told of the calling thread's request.
+  static KernelRequest of_thread() {
+    return current == nullptr ? KernelRequest{} : current->request_;
+  }
 
  private:
   explicit NotedRequest(NotedRequest& from)
       : handover_(from.handover_),
         note_(std::exchange(from.note_, nullptr)),
         unique_(from.unique_),
-        repeated_(from.repeated_) {}
+        request_(from.request_) {}
 
   static bool needs_note(std::uint32_t opcode) {
     switch (opcode) {
@@ -84,8 +93,7 @@ class NotedRequest {
   Handover& handover_;
   RequestNote* note_;  // may be null
   const std::uint64_t unique_;
-  const bool repeated_;
-  std::optional<CurrentNote> now_;
+  const KernelRequest request_;
 };
 
 }  // namespace sluice

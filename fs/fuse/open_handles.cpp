@@ -2,7 +2,6 @@
 #include "fs/fuse/open_handles.hpp"
 
 #include "fs/core/caller.hpp"
-#include "fs/core/request_note.hpp"
 
 namespace sluice {
 namespace {
@@ -34,13 +33,13 @@ OpenRecord* OpenHandles::record_of(OpenId id) const {
   return record != nullptr && record->handle == id.to_wire() ? record : nullptr;
 }
 
-Result<OpenId> OpenHandles::add(const Open& open) {
+Result<OpenId> OpenHandles::add(const Open& open, const KernelRequest& request) {
   OpenRecord* record = handover_.opens().allocate();
   if (record == nullptr) return Error(ENFILE, "too many files are open");
   const std::uint64_t count = last_.fetch_add(1, std::memory_order_relaxed) + 1;
   const OpenId id(count << kIndexBits | handover_.opens().index_of(record), open.flags);
   record->inode = to_number(open.inode);
-  record->request = current_request();
+  record->request = request.number();
   record->backing_id = open.backing_id;
   record->flags = static_cast<std::uint32_t>(open.flags) & ~OpenRecord::kOwnFlags;
   if (open.is_directory) {
@@ -72,10 +71,11 @@ std::optional<OpenHandles::Open> OpenHandles::find(OpenId id) const {
   return record == nullptr ? std::nullopt : std::optional(to_open(*record));
 }
 
-std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_current_request() const {
-  if (!is_repeated()) return std::nullopt;
+std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_request(
+    const KernelRequest& request) const {
+  if (!request.is_repeated()) return std::nullopt;
   MutexLock lock(mutex_);
-  const auto found = inherited_.find(current_request());
+  const auto found = inherited_.find(request.number());
   if (found == inherited_.end()) return std::nullopt;
   return std::pair(OpenId::from_wire(found->second->handle), to_open(*found->second));
 }

@@ -16,6 +16,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "fs/core/handover.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "fs/gpu/open_id.hpp"
 
 namespace sluice {
@@ -37,14 +38,14 @@ class OpenHandles {
     // with the directory only at the beginning of a listing.
     bool caches_listing = false;
   };
-  // Records that the current request opens `open`. ENFILE if there are too many.
-  Result<OpenId> add(const Open& open);
+  // Records that the request opens `open`. ENFILE if there are too many.
+  Result<OpenId> add(const Open& open, const KernelRequest& request = {});
   void remove(OpenId id);
   // What is open by this number; nothing if it is unknown.
   std::optional<Open> find(OpenId id) const;
 
-  // The open that the predecessor recorded for the current request, if this is a repetition.
-  std::optional<std::pair<OpenId, Open>> of_current_request() const;
+  // The open that the predecessor recorded for the request, if this is a repetition.
+  std::optional<std::pair<OpenId, Open>> of_request(const KernelRequest& request) const;
   // Calls `visit` for everything that was open in the predecessor. REQUIRES: called once, first.
   void inherit(const std::function<void(const Open&)>& visit);
 

@@ -17,7 +17,8 @@ Result<void> fill(fuse_req_t request, InodeId inode, fuse_file_info& info, const
   info.fh = SLUICE_TRY(session(request).open_handles().add({.inode = inode,
                                                             .flags = info.flags,
                                                             .backing_id = opened.backing_id,
-                                                            .direct = opened.direct}))
+                                                            .direct = opened.direct},
+                                                           NotedRequest::of_thread()))
                 .to_wire();
   info.backing_id = opened.backing_id;
   info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
@@ -30,7 +31,7 @@ Result<void> fill(fuse_req_t request, InodeId inode, fuse_file_info& info, const
 
 // Replies as the predecessor would have: it opened the file and died before the reply.
 bool fill_from_predecessor(fuse_req_t request, fuse_file_info& info) {
-  const auto known = session(request).open_handles().of_current_request();
+  const auto known = session(request).open_handles().of_request(NotedRequest::of_thread());
   if (!known) return false;
   info.fh = known->first.to_wire();
   info.backing_id = known->second.backing_id;
@@ -86,7 +87,9 @@ void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, 
   // nothing, because the daemon does not see the write itself.
   change.strip_suid = stripped(request, set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0);
   Filesystem& fs = filesystem(request, FUSE_SETATTR);
-  const auto set_it = [&fs, inode, change] { return fs.attributes().set(InodeId{inode}, change); };
+  const auto set_it = [&fs, inode, change](const KernelRequest& asked) {
+    return fs.attributes().set(InodeId{inode}, change, asked);
+  };
   const auto reply = [request](const Result<FileAttributes>& a) {
     fuse_reply_attr(request, &a->st, a->seconds);
   };
@@ -149,11 +152,11 @@ void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fus
   Filesystem& fs = filesystem(request, FUSE_IOCTL);
   answer_or_defer(
       request,
-      [&fs, inode, command, flags,
-       given = std::string(static_cast<const char*>(in), in_size)]() -> Result<std::string> {
+      [&fs, inode, command, flags, given = std::string(static_cast<const char*>(in), in_size)](
+          const KernelRequest& asked) -> Result<std::string> {
         if (flags & FUSE_IOCTL_COMPAT) return Error(ENOSYS, "ioctl of a 32-bit process");
         std::string data = given;
-        SLUICE_TRY(fs.attributes().flags(InodeId{inode}, command, data));
+        SLUICE_TRY(fs.attributes().flags(InodeId{inode}, command, data, asked));
         return data;
       },
       [request, out_size](const Result<std::string>& data) {
@@ -170,26 +173,26 @@ void ll_readlink(fuse_req_t request, fuse_ino_t inode) {
 }
 
 void ll_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
-  answer_entry(request, [&] {
+  answer_entry(request, [&](const KernelRequest& asked) {
     return filesystem(request, FUSE_MKNOD)
         .names()
-        .mknod(InodeId{parent}, name, mode, device, caller(request));
+        .mknod(InodeId{parent}, name, mode, device, caller(request), asked);
   });
 }
 
 void ll_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
-  answer_entry(request, [&] {
+  answer_entry(request, [&](const KernelRequest& asked) {
     return filesystem(request, FUSE_MKDIR)
         .names()
-        .mkdir(InodeId{parent}, name, mode, caller(request));
+        .mkdir(InodeId{parent}, name, mode, caller(request), asked);
   });
 }
 
 void ll_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
-  answer_entry(request, [&] {
+  answer_entry(request, [&](const KernelRequest& asked) {
     return filesystem(request, FUSE_SYMLINK)
         .names()
-        .symlink(target, InodeId{parent}, name, caller(request));
+        .symlink(target, InodeId{parent}, name, caller(request), asked);
   });
 }
 
@@ -198,8 +201,8 @@ void ll_link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent,
   Filesystem& fs = filesystem(request, FUSE_LINK);
   answer_or_defer(
       request,
-      [&fs, inode, new_parent, name = std::string(new_name)] {
-        return fs.names().link(InodeId{inode}, InodeId{new_parent}, name.c_str());
+      [&fs, inode, new_parent, name = std::string(new_name)](const KernelRequest& asked) {
+        return fs.names().link(InodeId{inode}, InodeId{new_parent}, name.c_str(), asked);
       },
       [request](const Result<Entry>& entry) {
         const fuse_entry_param out = to_wire(*entry);
@@ -211,26 +214,29 @@ void ll_link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent,
 
 void ll_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) try {
   Filesystem& fs = filesystem(request, FUSE_UNLINK);
-  answer_done_or_defer(request, [&fs, parent, name = std::string(name)] {
-    return fs.names().unlink(InodeId{parent}, name.c_str());
-  });
+  answer_done_or_defer(request,
+                       [&fs, parent, name = std::string(name)](const KernelRequest& asked) {
+                         return fs.names().unlink(InodeId{parent}, name.c_str(), asked);
+                       });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
 }
 
 void ll_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  answer_done(request,
-              [&] { return filesystem(request, FUSE_RMDIR).names().rmdir(InodeId{parent}, name); });
+  answer_done(request, [&](const KernelRequest& asked) {
+    return filesystem(request, FUSE_RMDIR).names().rmdir(InodeId{parent}, name, asked);
+  });
 }
 
 void ll_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) try {
   Filesystem& fs = filesystem(request, FUSE_RENAME2);
-  answer_done_or_defer(request, [&fs, parent, name = std::string(name), new_parent,
-                                 new_name = std::string(new_name), flags] {
-    return fs.names().rename(InodeId{parent}, name.c_str(), InodeId{new_parent}, new_name.c_str(),
-                             flags);
-  });
+  answer_done_or_defer(
+      request, [&fs, parent, name = std::string(name), new_parent, new_name = std::string(new_name),
+                flags](const KernelRequest& asked) {
+        return fs.names().rename(InodeId{parent}, name.c_str(), InodeId{new_parent},
+                                 new_name.c_str(), flags, asked);
+      });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
 }
@@ -254,14 +260,15 @@ void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fus
   }
 }
 
-// Creates a file by calling `create`, unless the predecessor has done that and recorded it.
+// Creates a file by calling `create(request)`, unless the predecessor has done that and recorded
+// it.
 template <typename Create>
 void answer_created(fuse_req_t request, fuse_file_info* info, Create create) noexcept {
   answer(
       request,
-      [&]() -> Result<std::pair<Entry, Opened>> {
-        const auto known = session(request).open_handles().of_current_request();
-        if (!known) return create();
+      [&](const KernelRequest& asked) -> Result<std::pair<Entry, Opened>> {
+        const auto known = session(request).open_handles().of_request(asked);
+        if (!known) return create(asked);
         // Looking "." up counts a lookup, as the reply does.
         return std::pair(
             SLUICE_TRY(session(request).filesystem().names().lookup(known->second.inode, ".")),
@@ -273,15 +280,15 @@ void answer_created(fuse_req_t request, fuse_file_info* info, Create create) noe
 void ll_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
                fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_CREATE);
-  answer_created(request, info, [&] {
-    return fs.files().create(InodeId{parent}, name, mode, info->flags, caller(request));
+  answer_created(request, info, [&](const KernelRequest& asked) {
+    return fs.files().create(InodeId{parent}, name, mode, info->flags, caller(request), asked);
   });
 }
 
 void ll_tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_TMPFILE);
-  answer_created(request, info, [&] {
-    return fs.files().create_unnamed(InodeId{parent}, mode, info->flags, caller(request));
+  answer_created(request, info, [&](const KernelRequest& asked) {
+    return fs.files().create_unnamed(InodeId{parent}, mode, info->flags, caller(request), asked);
   });
 }
 
@@ -294,8 +301,8 @@ void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   answer_or_defer(
       request,
       [&fs, inode, flags = info->flags, opener = fuse_req_ctx(request)->pid,
-       strip_suid = stripped(request, info->kill_suidgid != 0)] {
-        return fs.files().open(InodeId{inode}, flags, opener, strip_suid);
+       strip_suid = stripped(request, info->kill_suidgid != 0)](const KernelRequest& asked) {
+        return fs.files().open(InodeId{inode}, flags, opener, strip_suid, asked);
       },
       [request, &fs, inode, answer = *info](const Result<Opened>& opened) mutable {
         if (const auto filled = fill(request, InodeId{inode}, answer, *opened); !filled) {
@@ -393,11 +400,12 @@ void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const c
   Filesystem& fs = filesystem(request, FUSE_SETXATTR);
   answer_done_or_defer(request,
                        [&fs, inode, name = std::string(name), value = std::string(value, size),
-                        flags, who = caller(request), &mount = session(request)]() -> Result<void> {
+                        flags, who = caller(request),
+                        &mount = session(request)](const KernelRequest& asked) -> Result<void> {
                          if (const auto option = option_of(inode, name))
                            return try_option(mount, who, *option, value);
                          return fs.xattrs().set(InodeId{inode}, name.c_str(), value.data(),
-                                                value.size(), flags, who);
+                                                value.size(), flags, who, asked);
                        });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
@@ -407,10 +415,10 @@ void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) try 
   Filesystem& fs = filesystem(request, FUSE_REMOVEXATTR);
   answer_done_or_defer(request,
                        [&fs, inode, name = std::string(name), who = caller(request),
-                        &mount = session(request)]() -> Result<void> {
+                        &mount = session(request)](const KernelRequest& asked) -> Result<void> {
                          if (const auto option = option_of(inode, name))
                            return try_option(mount, who, *option, std::nullopt);
-                         return fs.xattrs().remove(InodeId{inode}, name.c_str(), who);
+                         return fs.xattrs().remove(InodeId{inode}, name.c_str(), who, asked);
                        });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);

@@ -280,7 +280,7 @@ void Session::refuse(const fuse_in_header& header) {
       "'sluice bundle': request={} inode={} user={} process={}",
       kMostCrashes, request_name(header.opcode), header.nodeid, header.uid, header.pid);
   // Nobody will close what a daemon opened for it before it crashed.
-  const auto open = open_handles_.of_current_request();
+  const auto open = open_handles_.of_request(NotedRequest::of_thread());
   if (!open) return;
   open_handles_.remove(open->first);
   if (!open->second.is_directory)

@@ -54,10 +54,10 @@ class DirectFilesystem : public test::PoolTest {
     return fs_->names().rmdir(parent, name);
   }
   Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
-                      unsigned flags) {
+                      unsigned flags, const KernelRequest& request = {}) {
     [[maybe_unused]] const auto known = fs_->names().lookup(parent, name);
     [[maybe_unused]] const auto target = fs_->names().lookup(new_parent, new_name);
-    return fs_->names().rename(parent, name, new_parent, new_name, flags);
+    return fs_->names().rename(parent, name, new_parent, new_name, flags, request);
   }
   std::string read_all(InodeId id) {
     std::string out(4 * kMiB, '\0');

@@ -16,7 +16,7 @@
 #include <random>
 #include <set>
 
-#include "fs/core/no_waiting.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "tests/support/fake_clock.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
@@ -82,27 +82,24 @@ class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
   // As the session does it: a write that finds no room waits without a thread.
   int write(InodeId file, std::size_t bytes) {
     const std::string content = test::pattern(bytes, 1);
-    const auto put = [&] {
-      const auto done = fs_->files().write(file, content.data(), content.size(), 0, std::nullopt);
+    const auto put = [&](const KernelRequest& request) {
+      const auto done = fs_->files().write(file, content.data(), content.size(), 0, std::nullopt,
+                                           WriteTo::Offset, 0, request);
       return done ? 0 : done.error().code;
     };
-    const int code = write_at_once(put);
-    if (code == kWouldWait) return put();  // the disk is busy
+    const int code = put(KernelRequest().without_waiting());
+    if (code == kWouldWait) return put({});  // the disk is busy
     if (code != kNoRoomYet) return code;
     std::promise<void> ready;
     fs_->budgets().when_room(file, 0, [&] { ready.set_value(); });
     ready.get_future().wait();
-    return put();
-  }
-  template <typename Put>
-  static int write_at_once(Put put) {
-    const NoWaiting now;
-    return put();
+    return put({});
   }
   // Makes a file that stays open. Returns its id, or nothing if there is no room.
-  std::optional<InodeId> make_open(const std::string& directory, const std::string& name) {
-    const auto made =
-        fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT, kRoot);
+  std::optional<InodeId> make_open(const std::string& directory, const std::string& name,
+                                   const KernelRequest& request = {}) {
+    const auto made = fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT,
+                                          kRoot, request);
     return made ? std::optional(made->first.id) : std::nullopt;
   }
 };
@@ -310,12 +307,12 @@ TEST_F(FilesystemBudgetTest, NamesComeAtOnceAndBytesWaitUntilOldFilesAreDeleted)
   ASSERT_EQ(set("d", "4MiB"), 0);
   ASSERT_TRUE(is_known("/d"));
   {
-    const NoWaiting now;  // kWouldWait if one of them waited
-    const auto file = make_open("d", "new");
+    const auto now = KernelRequest().without_waiting();  // kWouldWait if one of them waited
+    const auto file = make_open("d", "new", now);
     ASSERT_TRUE(file);
     EXPECT_TRUE(fs_->files().waits_for_room(*file));
-    EXPECT_TRUE(rename(id_of("out"), "f", id_of("d"), "f", 0));
-    EXPECT_TRUE(fs_->names().link(id_of("out/g"), id_of("d"), "g"));
+    EXPECT_TRUE(rename(id_of("out"), "f", id_of("d"), "f", 0, now));
+    EXPECT_TRUE(fs_->names().link(id_of("out/g"), id_of("d"), "g", now));
   }
   EXPECT_EQ(write(id_of("d/new"), kMiB), 0);
   EXPECT_FALSE(fs_->files().waits_for_room(id_of("d/new")));

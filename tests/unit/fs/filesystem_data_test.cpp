@@ -5,7 +5,7 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
-#include "fs/core/no_waiting.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
@@ -235,17 +235,18 @@ TEST_F(BytesTest, AReadThatMustNotWaitReturnsWouldWait) {
   if (where.f_type == TMPFS_MAGIC) GTEST_SKIP() << "a disk is needed";
   ASSERT_EQ(::fdatasync(file.get()), 0);
   std::string out(7, '\0');
-  const auto read = [&] { return fs_->files().read(id, out.data(), out.size(), 0, O_RDONLY); };
+  const auto read = [&](const KernelRequest& request) {
+    return fs_->files().read(id, out.data(), out.size(), 0, O_RDONLY, request);
+  };
+  const auto now = KernelRequest().without_waiting();
   // The kernel does not drop a page that it is just looking at.
   EXPECT_TRUE(test::eventually([&] {
     EXPECT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
-    const NoWaiting now;
-    return failed_with(read(), kWouldWait);
+    return failed_with(read(now), kWouldWait);
   }));
-  EXPECT_TRUE(read());
+  EXPECT_TRUE(read({}));
   EXPECT_EQ(out, "content");
-  const NoWaiting now;
-  EXPECT_TRUE(read()) << "it is in memory now";
+  EXPECT_TRUE(read(now)) << "it is in memory now";
 }
 
 TEST_F(BytesTest, AnUnprivilegedWriteClearsSetuid) {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "fs/core/directory_stream.hpp"
-#include "fs/core/no_waiting.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
 
@@ -434,10 +434,9 @@ TEST_F(FileMoveTest, AThreadThatMustNotWaitGetsWouldWaitDuringASwitch) {
     syscall_hook.calls = calls;
     syscall_hook.before_naming = [&] {
       std::jthread([&] {
-        const NoWaiting now;
         AttributeChange change;
         change.mode = 0600;
-        const auto changed = fs_->attributes().set(id, change);
+        const auto changed = fs_->attributes().set(id, change, KernelRequest().without_waiting());
         code = changed ? 0 : changed.error().code;
       });
     };

@@ -233,20 +233,20 @@ TEST(HandoverMemory, NotesOfThePredecessorAreFoundByTheRequest) {
   auto first = *Handover::create("pool");
   RequestNote* note = first->begin_note(7, 1, false);
   {
-    const CurrentNote current(note, false);
-    remember(Fact::Victim, 42);
+    const KernelRequest request(note, false);
+    request.remember(Fact::Victim, 42);
   }
   first->end_note(first->begin_note(8, 1, false));
   UniqueFd memory(::fcntl(first->fd(), F_DUPFD_CLOEXEC, 0));
   first.reset();
   const auto second = *Handover::open(std::move(memory), "pool");
   {
-    const CurrentNote current(second->begin_note(7, 1, true), true);
-    EXPECT_EQ(remembered(Fact::Victim), 42u);
-    EXPECT_EQ(remembered(Fact::Source), std::nullopt);
+    const KernelRequest request(second->begin_note(7, 1, true), true);
+    EXPECT_EQ(request.remembered(Fact::Victim), 42u);
+    EXPECT_EQ(request.remembered(Fact::Source), std::nullopt);
   }
-  const CurrentNote other(second->begin_note(8, 1, true), true);
-  EXPECT_EQ(remembered(Fact::Victim), std::nullopt);
+  const KernelRequest other(second->begin_note(8, 1, true), true);
+  EXPECT_EQ(other.remembered(Fact::Victim), std::nullopt);
 }
 
 // A daemon that crashes while it answers `request`, or in a thread that answers none (0).
@@ -259,7 +259,7 @@ std::unique_ptr<Handover> successor_of_crash(std::unique_ptr<Handover> handover,
     begin_thread("test", kind);
     report_crashes();
     handover->note_crashes();
-    const CurrentNote current(nullptr, false, request);
+    Handover::set_answered(request);
     std::abort();
   }
   int status = 0;

@@ -7,7 +7,7 @@
 #include <sys/xattr.h>
 #include <time.h>
 
-#include "fs/core/request_note.hpp"
+#include "fs/core/kernel_request.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
 namespace sluice {
@@ -25,23 +25,20 @@ std::uint64_t now() {
 class RepeatedRequestTest : public FilesystemTest {
  protected:
   // The first attempt, by a daemon that ends before it answers.
-  template <typename Request>
-  auto try_first(Request request) {
-    const CurrentNote current(&note_, false);
-    return request();
+  template <typename Operation>
+  auto try_first(Operation operation) {
+    return run(operation, {&note_, false});
   }
   // Replaces the daemon.
   void succeed() { mount(make_tiers("abc")); }
-  template <typename Request>
-  auto repeat(Request request) {
-    const CurrentNote current(&note_, true);
-    return request();
+  template <typename Operation>
+  auto repeat(Operation operation) {
+    return run(operation, {&note_, true});
   }
   // An attempt by a daemon that ends after it has stored these facts.
   void note(const std::vector<std::pair<Fact, std::uint64_t>>& facts) {
     note_ = {};
-    const CurrentNote current(&note_, false);
-    for (const auto& [fact, value] : facts) remember(fact, value);
+    for (const auto& [fact, value] : facts) KernelRequest(&note_, false).remember(fact, value);
   }
   void forget_note() { note_ = {}; }
 
@@ -52,24 +49,35 @@ class RepeatedRequestTest : public FilesystemTest {
     throw std::runtime_error("no tier " + tier);
   }
   Result<void> append(InodeId id, std::string_view data, std::size_t before = 0) {
-    const auto put =
-        fs_->files().write(id, data.data(), data.size(), 0, std::nullopt, WriteTo::End, before);
+    const auto put = fs_->files().write(id, data.data(), data.size(), 0, std::nullopt, WriteTo::End,
+                                        before, request_);
     if (!put) return put.error();
     EXPECT_EQ(*put, data.size());
     return {};
   }
 
   RequestNote note_;
+  KernelRequest request_;  // the one that runs
+
+ private:
+  template <typename Operation>
+  auto run(Operation operation, const KernelRequest& request) {
+    request_ = request;
+    auto outcome = operation();
+    request_ = {};
+    return outcome;
+  }
 };
 
 using Made = std::function<Result<Entry>()>;
 
 TEST_F(RepeatedRequestTest, ANameIsMadeOnce) {
   const std::vector<std::pair<const char*, Made>> requests{
-      {"file", [&] { return fs_->names().mknod(kRootId, "file", 0640, 0, kUser); }},
-      {"pipe", [&] { return fs_->names().mknod(kRootId, "pipe", S_IFIFO | 0640, 0, kUser); }},
-      {"dir", [&] { return fs_->names().mkdir(kRootId, "dir", 0750, kUser); }},
-      {"link", [&] { return fs_->names().symlink("to", kRootId, "link", kUser); }},
+      {"file", [&] { return fs_->names().mknod(kRootId, "file", 0640, 0, kUser, request_); }},
+      {"pipe",
+       [&] { return fs_->names().mknod(kRootId, "pipe", S_IFIFO | 0640, 0, kUser, request_); }},
+      {"dir", [&] { return fs_->names().mkdir(kRootId, "dir", 0750, kUser, request_); }},
+      {"link", [&] { return fs_->names().symlink("to", kRootId, "link", kUser, request_); }},
   };
   for (const auto& [name, request] : requests) {
     forget_note();
@@ -92,13 +100,15 @@ TEST_F(RepeatedRequestTest, ANameThatWasNotMadeIsMade) {
     note({});
     if (began) note({{Fact::Began, now()}});
     const char* name = began ? "d1" : "d0";
-    ASSERT_TRUE(repeat([&] { return fs_->names().mkdir(kRootId, name, 0755, kRoot); }));
+    ASSERT_TRUE(repeat([&] { return fs_->names().mkdir(kRootId, name, 0755, kRoot, request_); }));
     EXPECT_TRUE(has(kRootId, name));
   }
 }
 
 TEST_F(RepeatedRequestTest, ANameOfSomeoneElseIsNotTaken) {
-  const auto make_directory = [&] { return fs_->names().mkdir(kRootId, "d", 0755, kRoot); };
+  const auto make_directory = [&] {
+    return fs_->names().mkdir(kRootId, "d", 0755, kRoot, request_);
+  };
   dir_.make_dir("a/d");
   note({{Fact::Began, now() + 10 * kNanoseconds}});
   EXPECT_TRUE(failed_with(repeat(make_directory), EEXIST)) << "it is older";
@@ -108,18 +118,20 @@ TEST_F(RepeatedRequestTest, ANameOfSomeoneElseIsNotTaken) {
   EXPECT_TRUE(failed_with(repeat(make_directory), EEXIST)) << "the request was not begun";
   note({{Fact::Began, now() - 10 * kNanoseconds}});
   EXPECT_TRUE(failed_with(try_first(make_directory), EEXIST)) << "it is not repeated";
-  EXPECT_TRUE(
-      failed_with(repeat([&] { return fs_->names().mknod(kRootId, "d", 0644, 0, kRoot); }), EEXIST))
+  EXPECT_TRUE(failed_with(
+      repeat([&] { return fs_->names().mknod(kRootId, "d", 0644, 0, kRoot, request_); }), EEXIST))
       << "it has another type";
-  EXPECT_TRUE(
-      failed_with(repeat([&] { return fs_->names().mkdir(kRootId, "d", 0755, kUser); }), EEXIST))
+  EXPECT_TRUE(failed_with(
+      repeat([&] { return fs_->names().mkdir(kRootId, "d", 0755, kUser, request_); }), EEXIST))
       << "it has another owner";
 }
 
 TEST_F(RepeatedRequestTest, CreateOpensTheFileThatTheFirstAttemptCreated) {
   for (const int flags : {O_RDWR | O_CREAT | O_EXCL, O_WRONLY | O_CREAT}) {
     forget_note();
-    const auto create = [&] { return fs_->files().create(kRootId, "f", 0400, flags, kUser); };
+    const auto create = [&] {
+      return fs_->files().create(kRootId, "f", 0400, flags, kUser, request_);
+    };
     const auto first = try_first(create);
     ASSERT_TRUE(first);
     succeed();
@@ -140,7 +152,7 @@ TEST_F(RepeatedRequestTest, CreateFindsItsFileOnTheTierThatWasChosen) {
   note({{Fact::Began, now() - kNanoseconds}});
   const InodeId d = id_of("d");
   const auto create = [&] {
-    return fs_->files().create(d, "f", 0644, O_RDWR | O_CREAT | O_EXCL, kRoot);
+    return fs_->files().create(d, "f", 0644, O_RDWR | O_CREAT | O_EXCL, kRoot, request_);
   };
   ASSERT_TRUE(repeat(create));
   EXPECT_FALSE(test::exists(at("a", "d/f")));
@@ -148,13 +160,14 @@ TEST_F(RepeatedRequestTest, CreateFindsItsFileOnTheTierThatWasChosen) {
   dir_.make_file("b/d/g", "");
   note({{Fact::Began, now() + 10 * kNanoseconds}});
   EXPECT_TRUE(failed_with(
-      repeat([&] { return fs_->files().create(d, "g", 0644, O_RDWR | O_CREAT, kRoot); }), ESTALE))
+      repeat([&] { return fs_->files().create(d, "g", 0644, O_RDWR | O_CREAT, kRoot, request_); }),
+      ESTALE))
       << "the kernel must look up a file that the first attempt did not create";
 }
 
 TEST_F(RepeatedRequestTest, ALinkIsMadeOnce) {
   dir_.make_file("b/f", "1");
-  const auto link = [&] { return fs_->names().link(id_of("f"), kRootId, "g"); };
+  const auto link = [&] { return fs_->names().link(id_of("f"), kRootId, "g", request_); };
   ASSERT_TRUE(try_first(link));
   succeed();
   const auto second = repeat(link);
@@ -163,15 +176,15 @@ TEST_F(RepeatedRequestTest, ALinkIsMadeOnce) {
   EXPECT_EQ(second->st.st_nlink, 2u);
   EXPECT_TRUE(failed_with(try_first(link), EEXIST)) << "this is another request";
   note({{Fact::Began, now()}});
-  ASSERT_TRUE(repeat([&] { return fs_->names().link(id_of("f"), kRootId, "h"); }));
+  ASSERT_TRUE(repeat([&] { return fs_->names().link(id_of("f"), kRootId, "h", request_); }));
   dir_.make_file("a/other", "2");
-  EXPECT_TRUE(
-      failed_with(repeat([&] { return fs_->names().link(id_of("f"), kRootId, "other"); }), EEXIST));
+  EXPECT_TRUE(failed_with(
+      repeat([&] { return fs_->names().link(id_of("f"), kRootId, "other", request_); }), EEXIST));
 }
 
 TEST_F(RepeatedRequestTest, AFileIsUnlinkedOnce) {
   dir_.make_file("b/f", "1");
-  const auto remove = [&] { return fs_->names().unlink(kRootId, "f"); };
+  const auto remove = [&] { return fs_->names().unlink(kRootId, "f", request_); };
   id_of("f");
   ASSERT_TRUE(try_first(remove));
   succeed();
@@ -194,15 +207,16 @@ TEST_F(RepeatedRequestTest, UnlinkIsUnsureWhileTheTierOfTheFileIsOffline) {
   const InodeId f = id_of("f"), g = id_of("g");
   note({{Fact::Victim, identity("b", "g")}});
   take_away("b");
-  EXPECT_TRUE(failed_with(repeat([&] { return fs_->names().unlink(kRootId, "g"); }), EIO));
+  EXPECT_TRUE(
+      failed_with(repeat([&] { return fs_->names().unlink(kRootId, "g", request_); }), EIO));
   note({{Fact::Victim, identity("a", "f")}});
   ASSERT_EQ(::unlink(at("a", "f").c_str()), 0);
-  EXPECT_TRUE(repeat([&] { return fs_->names().unlink(kRootId, "f"); }));
+  EXPECT_TRUE(repeat([&] { return fs_->names().unlink(kRootId, "f", request_); }));
   EXPECT_NE(f, g);
 }
 
 TEST_F(RepeatedRequestTest, ADirectoryIsRemovedOnce) {
-  const auto remove = [&] { return fs_->names().rmdir(kRootId, "d"); };
+  const auto remove = [&] { return fs_->names().rmdir(kRootId, "d", request_); };
   dir_.make_dir("a/d");
   dir_.make_dir("b/d");
   id_of("d");
@@ -225,8 +239,8 @@ TEST_F(RepeatedRequestTest, ARemovedDirectoryIsKnownToBeRemoved) {
   note({{Fact::Victim, identity("a", "d")}});
   const UniqueFd held = test::open_directory(at("a", "d"));
   ASSERT_EQ(::rmdir(at("a", "d").c_str()), 0);
-  ASSERT_TRUE(repeat([&] { return fs_->names().rmdir(kRootId, "d"); }));
-  EXPECT_TRUE(failed_with(fs_->names().mkdir(d, "x", 0755, kRoot), ENOENT));
+  ASSERT_TRUE(repeat([&] { return fs_->names().rmdir(kRootId, "d", request_); }));
+  EXPECT_TRUE(failed_with(fs_->names().mkdir(d, "x", 0755, kRoot, request_), ENOENT));
 }
 
 // One rename, in all states in which the first attempt may have left it.
@@ -257,7 +271,7 @@ class RepeatedRenameTest : public RepeatedRequestTest {
     if (*each.target) id_of("to/y");
   }
   Result<void> request(const RenameCase& each) {
-    return fs_->names().rename(kRootId, "x", id_of("to"), "y", each.flags);
+    return fs_->names().rename(kRootId, "x", id_of("to"), "y", each.flags, request_);
   }
   void clear() {
     for (const char* path : {"a/x", "b/x", "a/to/y", "b/to/y"}) ::remove((dir_ / path).c_str());
@@ -317,12 +331,13 @@ TEST_F(RepeatedRenameTest, TheNewNameIsKnownAfterwards) {
   ASSERT_EQ(::renameat2(AT_FDCWD, at("a", "x").c_str(), AT_FDCWD, at("a", "to/y").c_str(),
                         RENAME_EXCHANGE),
             0);
-  ASSERT_TRUE(
-      repeat([&] { return fs_->names().rename(kRootId, "x", id_of("to"), "y", RENAME_EXCHANGE); }));
+  ASSERT_TRUE(repeat([&] {
+    return fs_->names().rename(kRootId, "x", id_of("to"), "y", RENAME_EXCHANGE, request_);
+  }));
   const auto location = [&](InodeId id) { return *fs_->xattrs().get(id, "user.sluice.location"); };
   EXPECT_EQ(location(x), at("a", "to/y"));
   EXPECT_EQ(location(y), at("a", "x"));
-  EXPECT_TRUE(fs_->names().unlink(id_of("to"), "y")) << "without a lookup before";
+  EXPECT_TRUE(fs_->names().unlink(id_of("to"), "y", request_)) << "without a lookup before";
 }
 
 TEST_F(RepeatedRenameTest, AReplacedDirectoryIsKnownToBeRemoved) {
@@ -331,15 +346,16 @@ TEST_F(RepeatedRenameTest, AReplacedDirectoryIsKnownToBeRemoved) {
   note({{Fact::Source, to_number(x)}, {Fact::Victim, to_number(y)}});
   const UniqueFd held = test::open_directory(at("a", "to/y"));
   ASSERT_EQ(::rename(at("a", "x").c_str(), at("a", "to/y").c_str()), 0);
-  ASSERT_TRUE(repeat([&] { return fs_->names().rename(kRootId, "x", id_of("to"), "y", 0); }));
-  EXPECT_TRUE(failed_with(fs_->names().mkdir(y, "new", 0755, kRoot), ENOENT));
-  EXPECT_TRUE(fs_->names().mkdir(x, "new", 0755, kRoot));
+  ASSERT_TRUE(
+      repeat([&] { return fs_->names().rename(kRootId, "x", id_of("to"), "y", 0, request_); }));
+  EXPECT_TRUE(failed_with(fs_->names().mkdir(y, "new", 0755, kRoot, request_), ENOENT));
+  EXPECT_TRUE(fs_->names().mkdir(x, "new", 0755, kRoot, request_));
 }
 
 TEST_F(RepeatedRenameTest, OfHardLinksDoesNothing) {
   prepare_case({"", "a/x", "", 0});
   ASSERT_EQ(::link(at("a", "x").c_str(), at("a", "to/y").c_str()), 0);
-  const auto request = [&] { return rename(kRootId, "x", id_of("to"), "y", 0); };
+  const auto request = [&] { return rename(kRootId, "x", id_of("to"), "y", 0, request_); };
   ASSERT_TRUE(try_first(request));
   succeed();
   EXPECT_TRUE(repeat(request));
@@ -349,7 +365,7 @@ TEST_F(RepeatedRenameTest, OfHardLinksDoesNothing) {
 TEST_F(RepeatedRenameTest, AnswersAsBeforeIfNothingWasNoted) {
   prepare_case({"", "a/x", "a/to/y", 0});
   const auto request = [&](const char* name, unsigned flags) {
-    return repeat([&] { return rename(kRootId, name, id_of("to"), "y", flags); });
+    return repeat([&] { return rename(kRootId, name, id_of("to"), "y", flags, request_); });
   };
   EXPECT_TRUE(failed_with(request("x", RENAME_NOREPLACE), EEXIST));
   EXPECT_TRUE(failed_with(request("none", 0), ENOENT));
@@ -379,7 +395,7 @@ TEST_F(RepeatedRequestTest, AnAppendToAnAppendOnlyFileIsCompleted) {
     dir_.make_file("a/f", there);
     if (set_flags(FS_APPEND_FL) < 0) GTEST_SKIP() << "the filesystem has no chattr +a";
     const InodeId f = id_of("f");
-    EXPECT_TRUE(fs_->files().open(f, O_WRONLY | O_APPEND, kOpener, std::nullopt));
+    EXPECT_TRUE(fs_->files().open(f, O_WRONLY | O_APPEND, kOpener, std::nullopt, request_));
     note({{Fact::Size, 1}});
     EXPECT_TRUE(repeat([&] { return append(f, "23"); })) << there;
     EXPECT_EQ(read_all(f), "123") << there;
@@ -393,7 +409,7 @@ TEST_F(RepeatedRequestTest, AnAppendToAnAppendOnlyFileIsCompleted) {
 TEST_F(RepeatedRequestTest, AnOpenTruncatesOnce) {
   dir_.make_file("a/f", "old");
   const auto open = [&] {
-    return fs_->files().open(id_of("f"), O_WRONLY | O_TRUNC, kOpener, std::nullopt);
+    return fs_->files().open(id_of("f"), O_WRONLY | O_TRUNC, kOpener, std::nullopt, request_);
   };
   ASSERT_TRUE(try_first(open));
   test::write_file(at("a", "f"), "new");  // as a writer by passthrough does
@@ -412,9 +428,11 @@ TEST_F(RepeatedRequestTest, AnXattrIsCreatedAndRemovedOnce) {
   for (const char* path : {"f", "d"}) {
     SCOPED_TRACE(path);
     const auto set = [&](const char* value) {
-      return fs_->xattrs().set(id_of(path), "user.k", value, 1, XATTR_CREATE, kRoot);
+      return fs_->xattrs().set(id_of(path), "user.k", value, 1, XATTR_CREATE, kRoot, request_);
     };
-    const auto remove = [&] { return fs_->xattrs().remove(id_of(path), "user.k", kRoot); };
+    const auto remove = [&] {
+      return fs_->xattrs().remove(id_of(path), "user.k", kRoot, request_);
+    };
     forget_note();
     ASSERT_TRUE(try_first([&] { return set("v"); }));
     succeed();
@@ -438,9 +456,11 @@ TEST_F(RepeatedRequestTest, AnXattrIsCreatedAndRemovedOnce) {
 TEST_F(RepeatedRequestTest, APinIsSetAndRemovedOnce) {
   dir_.make_file("a/f", "");
   const auto set = [&] {
-    return fs_->xattrs().set(id_of("f"), "user.sluice.pin", "b", 1, 0, kRoot);
+    return fs_->xattrs().set(id_of("f"), "user.sluice.pin", "b", 1, 0, kRoot, request_);
   };
-  const auto remove = [&] { return fs_->xattrs().remove(id_of("f"), "user.sluice.pin", kRoot); };
+  const auto remove = [&] {
+    return fs_->xattrs().remove(id_of("f"), "user.sluice.pin", kRoot, request_);
+  };
   ASSERT_TRUE(try_first(set));
   succeed();
   EXPECT_TRUE(repeat(set));
