@@ -234,7 +234,7 @@ class ControlServer::Handler {
   // tenth of it.
   json budgets() {
     constexpr std::size_t kMostVictims = 10;
-    for (const Budgets::Report& each : parts_.filesystem.budgets().reports()) {
+    for (const BudgetTrees::Report& each : parts_.filesystem.budgets().trees().reports()) {
       send({{"budget",
              {{"path", each.path},
               {"budget", each.budget.bytes},

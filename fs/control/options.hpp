@@ -104,7 +104,7 @@ struct MountOptions {
   bool passthrough = true;
   bool keeper = true;             // a process of its own that survives crashes of the daemon
   std::uint64_t crash_limit = 5;  // in a row; the keeper then waits before the next start
-  std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
+  std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see BudgetTrees
   std::uint64_t gpu_max_concurrent_ops = 32;                   // requests in progress at once
   std::uint64_t gpu_chunk = 4 << 20;                           // one piece of a large request
   std::uint64_t gpu_threads = 0;                               // 0: as many as fill the bus

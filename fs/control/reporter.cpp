@@ -174,7 +174,7 @@ json Reporter::migration() const {
 // All trees together: their number is not limited, and a report is.
 json Reporter::budgets() const {
   std::uint64_t trees = 0, budget = 0, used = 0, over = 0, stuck = 0, deleted = 0, bytes = 0;
-  for (const Budgets::Report& each : parts_.filesystem.budgets().reports()) {
+  for (const BudgetTrees::Report& each : parts_.filesystem.budgets().trees().reports()) {
     ++trees;
     budget += each.budget.bytes;
     used += each.used;
@@ -240,8 +240,8 @@ json Reporter::limits() const {
   all.push_back({"files pinned to GPU memory", "user", pins.most_of_user, HbmPins::kMostPinsOfUser,
                  "EDQUOT"});
   all.push_back({"files pinned to GPU memory", "all", pins.all, HbmPins::kMostPins, "ENOSPC"});
-  all.push_back({"budgets", "user", parts_.filesystem.budgets().most_of_user(),
-                 Budgets::kMostOfUser, "EDQUOT"});
+  all.push_back({"budgets", "user", parts_.filesystem.budgets().trees().most_of_user(),
+                 BudgetTrees::kMostOfUser, "EDQUOT"});
   json out = json::array();
   for (const LimitUse& each : all) {
     out.push_back({{"what", each.what},

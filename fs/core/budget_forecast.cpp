@@ -33,7 +33,8 @@ class BudgetForecast::Turns {
     std::optional<Kept> kept;
   };
 
-  Turns(const Parts& parts, Budgets::Tree& tree, Budgets::Place place, Budgets::Contents contents)
+  Turns(const Parts& parts, BudgetTrees::Tree& tree, BudgetTrees::Place place,
+        BudgetTrees::Contents contents)
       : parts_(parts),
         tree_(tree),
         place_(std::move(place)),
@@ -51,32 +52,32 @@ class BudgetForecast::Turns {
     return Unseen{contents_.ids[*next], contents_.files[*next].bytes};
   }
   std::optional<Turn> look(InodeId file) {
-    Victim victim = parts_.budgets.victim(tree_, file);
+    Victim victim = parts_.trees.victim(tree_, file);
     auto candidate = parts_.rule.examine(place_, victim);
     if (!candidate) return std::nullopt;
     const auto kept = parts_.rule.decide(*candidate, place_.budget);
     return Turn{std::move(victim), std::move(*candidate), kept};
   }
-  const Budgets::Place& place() const { return place_; }
+  const BudgetTrees::Place& place() const { return place_; }
   std::uint64_t used() const { return contents_.used; }
   std::size_t files() const { return contents_.files.size(); }
 
  private:
   const Parts& parts_;
-  Budgets::Tree& tree_;
-  const Budgets::Place place_;
-  const Budgets::Contents contents_;
+  BudgetTrees::Tree& tree_;
+  const BudgetTrees::Place place_;
+  const BudgetTrees::Contents contents_;
   DeletionOrder order_;
 };
 
 std::vector<BudgetForecast::Next> BudgetForecast::next(InodeId directory, std::uint64_t bytes,
                                                        std::size_t most) {
   std::vector<Next> out;
-  const Budgets::TreePtr tree = parts_.budgets.tree_of(directory);
+  const BudgetTrees::TreePtr tree = parts_.trees.tree_of(directory);
   if (!tree) return out;
-  Budgets::Contents contents = parts_.budgets.contents(*tree);
+  BudgetTrees::Contents contents = parts_.trees.contents(*tree);
   if (!contents.is_known) return out;
-  Turns turns(parts_, *tree, parts_.budgets.place(*tree), std::move(contents));
+  Turns turns(parts_, *tree, parts_.trees.place(*tree), std::move(contents));
   const std::uint64_t budget = turns.place().budget.bytes;
   const std::uint64_t needed = std::max(turns.used() + bytes, budget) - budget;
   std::uint64_t freed = 0;
@@ -87,7 +88,7 @@ std::vector<BudgetForecast::Next> BudgetForecast::next(InodeId directory, std::u
     const auto turn = turns.look(next->id);
     if (!turn || turn->kept) continue;
     // The keeper may remember that the file had to stay.
-    parts_.budgets.unspare(*tree, next->id);
+    parts_.trees.unspare(*tree, next->id);
     const Victim& victim = turn->victim;
     freed += victim.bytes;
     out.push_back({victim.names[0], victim.bytes, victim.uses, victim.last_use});
@@ -97,15 +98,15 @@ std::vector<BudgetForecast::Next> BudgetForecast::next(InodeId directory, std::u
 
 std::vector<BudgetForecast::Standing> BudgetForecast::standing(const InodePtr& file) {
   std::vector<Standing> out;
-  for (const Budgets::TreePtr& tree : parts_.budgets.trees_with(file)) {
-    Budgets::Contents contents = parts_.budgets.contents(*tree);
+  for (const BudgetTrees::TreePtr& tree : parts_.trees.trees_with(file)) {
+    BudgetTrees::Contents contents = parts_.trees.contents(*tree);
     if (!contents.is_known) continue;
-    Turns turns(parts_, *tree, parts_.budgets.place(*tree), std::move(contents));
+    Turns turns(parts_, *tree, parts_.trees.place(*tree), std::move(contents));
     const auto own = turns.look(file->id());
     // A file that takes no room is never deleted.
     if (!own || own->victim.bytes == 0) continue;
     Standing standing{turns.place().path, turns.place().budget, turns.used(), 0, own->kept};
-    if (!own->kept) parts_.budgets.unspare(*tree, file->id());
+    if (!own->kept) parts_.trees.unspare(*tree, file->id());
     std::size_t looks = 0;
     for (auto next = turns.skip(); next && next->id != file->id(); next = turns.skip()) {
       if (looks++ < kMostForExplain) {
@@ -155,7 +156,7 @@ Result<BudgetForecast::Preview> BudgetForecast::preview_now(const InodePtr& dire
   const std::string path = parts_.tree.path_of(directory);
   if (path.empty()) return Error(ESTALE, "the directory is gone");
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(directory));
-  const auto rules = parts_.budgets.rules();
+  const auto rules = parts_.trees.rules();
   Preview out;
   out.budget = *budget_of(asked, *rules, path);
   const auto in_force = budget_of(own_budget(fd->get()), *rules, path);
@@ -163,19 +164,19 @@ Result<BudgetForecast::Preview> BudgetForecast::preview_now(const InodePtr& dire
     out.in_force = in_force->bytes;
 
   parts_.flush();
-  Budgets::TreePtr tree = parts_.budgets.tree_of(directory->id());
-  Budgets::Contents contents;
-  if (tree) contents = parts_.budgets.contents(*tree);
+  BudgetTrees::TreePtr tree = parts_.trees.tree_of(directory->id());
+  BudgetTrees::Contents contents;
+  if (tree) contents = parts_.trees.contents(*tree);
   if (!contents.is_known) {
     const auto list = list_tree(parts_.pool, path, go_on);
     if (failed_with(list, ECANCELED))
       return stops_ ? Error(EAGAIN, "the daemon ends")
                     : Error(ETIMEDOUT, "there are too many files to list");
     if (!list) return list.error();
-    tree = parts_.budgets.draft(directory, *list);
-    contents = parts_.budgets.contents(*tree);
+    tree = parts_.trees.draft(directory, *list);
+    contents = parts_.trees.contents(*tree);
   }
-  Budgets::Place place = parts_.budgets.place(*tree);
+  BudgetTrees::Place place = parts_.trees.place(*tree);
   place.budget = out.budget;
   Turns turns(parts_, *tree, std::move(place), std::move(contents));
   out.used = turns.used();
@@ -246,7 +247,7 @@ void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool(
 // The name of the file that the user who asks could find; "" if that user could find none. Root
 // finds all.
 std::string BudgetForecast::path_for(const DeletionRule::Candidate& file, const Victim& victim,
-                                     const Budgets::Place& place, uid_t asks) {
+                                     const BudgetTrees::Place& place, uid_t asks) {
   const std::vector<Names::Place>& names = file.names;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (asks == 0 || may_list(names[i].parent, place.directory, asks))

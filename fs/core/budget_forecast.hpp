@@ -19,7 +19,7 @@
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
-#include "fs/core/budgets.hpp"
+#include "fs/core/budget_trees.hpp"
 #include "fs/core/deletion_rule.hpp"
 
 namespace sluice {
@@ -30,7 +30,7 @@ class BudgetForecast {
     const Pool& pool;
     DirectoryTree& tree;
     Descriptors& descriptors;
-    Budgets& budgets;
+    BudgetTrees& trees;
     DeletionRule& rule;
     const Clock& clock;
     std::function<void()> flush;  // stores the accesses of the last seconds
@@ -87,13 +87,13 @@ class BudgetForecast {
   void stop() { stops_ = true; }
 
  private:
-  using Victim = Budgets::Victim;
+  using Victim = BudgetTrees::Victim;
   class Turns;
   class Asking;
   Result<Preview> preview_now(const InodePtr& directory, const Budget& asked);
   void foresee(Turns& turns, uid_t asks, const std::function<bool()>& go_on, Preview& out);
   std::string path_for(const DeletionRule::Candidate& file, const Victim& victim,
-                       const Budgets::Place& place, uid_t asks);
+                       const BudgetTrees::Place& place, uid_t asks);
   bool may_list(const InodePtr& parent, const InodePtr& top, uid_t user);
 
   const Parts parts_;

@@ -49,7 +49,7 @@ class Doomed {
 
 void BudgetKeeper::start() {
   SLUICE_CHECK(!keeper_.joinable(), "the keeper of budgets is started once");
-  parts_.budgets.begin();
+  parts_.trees.begin();
   keeper_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-budget");
     keep(stop);
@@ -67,12 +67,12 @@ void BudgetKeeper::start() {
 
 void BudgetKeeper::stop() {
   for (std::jthread* thread : {&keeper_, &lister_, &teller_}) thread->request_stop();
-  parts_.budgets.wake();
+  parts_.trees.wake();
   for (std::jthread* thread : {&keeper_, &lister_, &teller_}) {
     if (thread->joinable()) thread->join();
   }
-  for (const Budgets::TreePtr& tree : parts_.budgets.trees())
-    give_back(parts_.budgets.drop_tree(parts_.budgets.place(*tree).directory->id()));
+  for (const BudgetTrees::TreePtr& tree : parts_.trees.all())
+    give_back(parts_.trees.drop_tree(parts_.trees.place(*tree).directory->id()));
 }
 
 void BudgetKeeper::give_back(const std::vector<InodeId>& references) {
@@ -82,41 +82,41 @@ void BudgetKeeper::give_back(const std::vector<InodeId>& references) {
 void BudgetKeeper::keep(const std::stop_token& stop) {
   bool is_busy = false, somebody_waits = false;
   while (!stop.stop_requested()) {
-    parts_.budgets.wait_for_work(stop, somebody_waits ? kWaitingPause
-                                       : is_busy      ? kBusyPause
-                                                      : kIdlePause);
+    parts_.trees.wait_for_work(stop, somebody_waits ? kWaitingPause
+                                     : is_busy      ? kBusyPause
+                                                    : kIdlePause);
     is_busy = parts_.budgets.poll();
     bool has_deleted = false;
-    for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
+    for (const BudgetTrees::TreePtr& tree : parts_.trees.all()) {
       if (stop.stop_requested()) return;
       has_deleted = trim(stop, *tree) || has_deleted;
     }
     somebody_waits = parts_.budgets.answer_waiting();
-    if (somebody_waits && has_deleted) parts_.budgets.wake();  // there may be more to delete
+    if (somebody_waits && has_deleted) parts_.trees.wake();  // there may be more to delete
   }
 }
 
-bool BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
+bool BudgetKeeper::trim(const std::stop_token& stop, BudgetTrees::Tree& tree) {
   // Files that turn out to be in use are spared, and others are chosen.
   constexpr int kMostRounds = 8;
   bool has_deleted = false;
   for (int round = 0; round < kMostRounds; ++round) {
-    const auto victims = parts_.budgets.choose(tree);
+    const auto victims = parts_.trees.choose(tree);
     if (victims.empty()) return has_deleted;
-    const Place place = parts_.budgets.place(tree);
+    const Place place = parts_.trees.place(tree);
     // What was noted may be old, and a mistake cannot be undone.
     if (budget_now(place.directory) != place.budget) {
-      parts_.budgets.changed(place.directory);
+      parts_.trees.changed(place.directory);
       return has_deleted;
     }
     bool is_spared = false;
-    for (const Budgets::Victim& victim : victims) {
+    for (const BudgetTrees::Victim& victim : victims) {
       // A rule may be corrected while its files vanish.
       if (stop.stop_requested() || budget_now(place.directory) != place.budget) return has_deleted;
       std::vector<InodePtr> parents;
       const auto removed = remove(place, victim, parents);
       if (removed) {
-        parts_.budgets.deleted(tree, victim, parents);
+        parts_.trees.deleted(tree, victim, parents);
         has_deleted = true;
         parts_.budgets.answer_waiting();  // who waits must not wait for all of this
         continue;
@@ -124,12 +124,12 @@ bool BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
       is_spared = true;
       const int code = removed.error().code;
       if (code == ESTALE || code == ENOENT) {
-        parts_.budgets.spare(tree, victim.id, Budgets::Spare::ForNow);
-        if (parts_.budgets.suspect(tree, victim)) return has_deleted;
+        parts_.trees.spare(tree, victim.id, BudgetTrees::Spare::ForNow);
+        if (parts_.trees.suspect(tree, victim)) return has_deleted;
         continue;
       }
-      parts_.budgets.spare(tree, victim.id,
-                           code == EBUSY ? Budgets::Spare::ForNow : Budgets::Spare::Always);
+      parts_.trees.spare(tree, victim.id,
+                         code == EBUSY ? BudgetTrees::Spare::ForNow : BudgetTrees::Spare::Always);
       if (code != EBUSY && code != EPERM)
         log::get().warn("cannot delete a file of a directory with a budget: path={} why={}",
                         log::escaped(place.path + victim.names[0]), removed.error().text());
@@ -139,7 +139,7 @@ bool BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
   return has_deleted;
 }
 
-Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& victim,
+Result<void> BudgetKeeper::remove(const Place& place, const BudgetTrees::Victim& victim,
                                   std::vector<InodePtr>& parents) {
   SLUICE_TRY(remove_named(place, victim, parents));
   const std::vector<InodeId> gone{victim.id};
@@ -150,7 +150,7 @@ Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& vic
   return {};
 }
 
-Result<void> BudgetKeeper::remove_named(const Place& place, const Budgets::Victim& victim,
+Result<void> BudgetKeeper::remove_named(const Place& place, const BudgetTrees::Victim& victim,
                                         std::vector<InodePtr>& parents) {
   DeletionRule::Candidate candidate = SLUICE_TRY(rule_.find(place, victim));
   const InodePtr& file = candidate.file;
@@ -183,7 +183,7 @@ Result<void> BudgetKeeper::remove_named(const Place& place, const Budgets::Victi
   return {};
 }
 
-Receipt BudgetKeeper::receipt_for(const Place& place, const Budgets::Victim& victim,
+Receipt BudgetKeeper::receipt_for(const Place& place, const BudgetTrees::Victim& victim,
                                   TierIndex tier) const {
   const std::int64_t now = parts_.clock.seconds();
   const auto idle = now - static_cast<std::int64_t>(victim.last_use);
@@ -222,7 +222,7 @@ void BudgetKeeper::list(const std::stop_token& stop) {
   const MutexLock lock(mutex);
   while (!stop.stop_requested()) {
     list_trees(stop);
-    if (const unsigned wanted = parts_.budgets.searches_wanted(); wanted != searched_) {
+    if (const unsigned wanted = parts_.trees.searches_wanted(); wanted != searched_) {
       // A search of the whole pool may take minutes. The trees that users use do not wait for it.
       auto listed = std::chrono::steady_clock::now();
       const auto go_on = [&] {
@@ -241,23 +241,23 @@ void BudgetKeeper::list(const std::stop_token& stop) {
 
 void BudgetKeeper::list_trees(const std::stop_token& stop) {
   const auto go_on = [&] { return !stop.stop_requested(); };
-  for (const InodePtr& directory : parts_.budgets.found_by_users()) look_at(directory);
-  for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
+  for (const InodePtr& directory : parts_.trees.found_by_users()) look_at(directory);
+  for (const BudgetTrees::TreePtr& tree : parts_.trees.all()) {
     if (stop.stop_requested()) return;
-    if (!parts_.budgets.begin_listing(*tree)) continue;
-    const Place place = parts_.budgets.place(*tree);
+    if (!parts_.trees.begin_listing(*tree)) continue;
+    const Place place = parts_.trees.place(*tree);
     const auto listed = list_tree(parts_.pool, place.path, go_on);
     if (listed && !place.path.empty()) {
-      parts_.budgets.install(*tree, *listed);
+      parts_.trees.install(*tree, *listed);
     } else {
-      parts_.budgets.fail_listing(*tree);
+      parts_.trees.fail_listing(*tree);
     }
   }
 }
 
 // Finds all directories with a budget. Users find those that they use before that.
 bool BudgetKeeper::search(const GoOn& go_on) {
-  const auto found = find_budgets(parts_.pool, *parts_.budgets.rules(), go_on);
+  const auto found = find_budgets(parts_.pool, *parts_.trees.rules(), go_on);
   if (!found) return false;
   std::unordered_set<InodeId> kept;
   for (const auto& [path, budget] : *found) {
@@ -265,11 +265,11 @@ bool BudgetKeeper::search(const GoOn& go_on) {
   }
   // A tree that was not found stays if its directory still has a budget: it was renamed or made
   // meanwhile, or its tier is offline.
-  for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
-    const Place place = parts_.budgets.place(*tree);
+  for (const BudgetTrees::TreePtr& tree : parts_.trees.all()) {
+    const Place place = parts_.trees.place(*tree);
     if (!kept.contains(place.directory->id())) look_at(place.directory);
   }
-  parts_.budgets.searched();
+  parts_.trees.searched();
   return true;
 }
 
@@ -277,7 +277,7 @@ std::optional<Budget> BudgetKeeper::budget_now(const InodePtr& directory) {
   const std::string path = parts_.tree.path_of(directory);
   const auto fd = parts_.descriptors.any(directory);
   if (!fd || path.empty() || path == "/") return std::nullopt;
-  return budget_of(own_budget((*fd)->get()), *parts_.budgets.rules(), path);
+  return budget_of(own_budget((*fd)->get()), *parts_.trees.rules(), path);
 }
 
 // The path is only a hint: another directory may have it by now.
@@ -290,8 +290,8 @@ InodePtr BudgetKeeper::put(const std::string& path) {
     give_back(references);
     return nullptr;
   }
-  if (parts_.budgets.has_tree((*directory)->id())) give_back(std::exchange(references, {}));
-  parts_.budgets.put_tree(*directory, std::move(references), *budget);
+  if (parts_.trees.has_tree((*directory)->id())) give_back(std::exchange(references, {}));
+  parts_.trees.put_tree(*directory, std::move(references), *budget);
   return *directory;
 }
 
@@ -306,7 +306,7 @@ void BudgetKeeper::look_at(const InodePtr& directory) {
   if (!is_gone && budget_now(directory)) {
     put(parts_.tree.path_of(directory));
   } else {
-    give_back(parts_.budgets.drop_tree(directory->id()));
+    give_back(parts_.trees.drop_tree(directory->id()));
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// BudgetKeeper keeps the trees of Budgets within their budgets: it finds them, lists them, watches
-// the files that are being written, and deletes files of least value.
+// BudgetKeeper keeps the trees of BudgetTrees within their budgets: it finds them, lists them,
+// watches the files that are being written, and deletes files of least value.
 //
 // DeletionRule says which files must stay. Each deletion leaves a receipt, which is stored first.
 //
@@ -33,9 +33,10 @@ class BudgetKeeper {
     Descriptors& descriptors;
     KernelSide& kernel;
     Names& names;
+    BudgetTrees& trees;
     Budgets& budgets;
     const Clock& clock;
-    std::chrono::seconds rest;  // see Budgets
+    std::chrono::seconds rest;  // see BudgetTrees
     std::function<void(InodeId)> file_is_gone;
     std::function<void()> flush;  // stores the accesses of the last seconds
   };
@@ -43,8 +44,8 @@ class BudgetKeeper {
       : parts_(std::move(parts)),
         rule_({parts_.pool, parts_.table, parts_.tree, parts_.descriptors, parts_.clock,
                parts_.rest}),
-        forecast_({parts_.pool, parts_.tree, parts_.descriptors, parts_.budgets, rule_,
-                   parts_.clock, parts_.flush}) {}
+        forecast_({parts_.pool, parts_.tree, parts_.descriptors, parts_.trees, rule_, parts_.clock,
+                   parts_.flush}) {}
   ~BudgetKeeper() { stop(); }
   BudgetKeeper(const BudgetKeeper&) = delete;
   BudgetKeeper& operator=(const BudgetKeeper&) = delete;
@@ -56,7 +57,7 @@ class BudgetKeeper {
   BudgetForecast& forecast() { return forecast_; }
 
  private:
-  using Place = Budgets::Place;
+  using Place = BudgetTrees::Place;
   struct Removed {
     InodeId parent{}, file{};
     std::string name;
@@ -64,15 +65,15 @@ class BudgetKeeper {
 
   void keep(const std::stop_token& stop);
   // True if it has deleted something.
-  bool trim(const std::stop_token& stop, Budgets::Tree& tree);
+  bool trim(const std::stop_token& stop, BudgetTrees::Tree& tree);
   // EBUSY: the file must stay for now. ESTALE: it is not where it was. Otherwise it stays until the
   // tree is listed again.
   // `parents` are the directories of the names that were removed.
-  Result<void> remove(const Place& place, const Budgets::Victim& victim,
+  Result<void> remove(const Place& place, const BudgetTrees::Victim& victim,
                       std::vector<InodePtr>& parents);
-  Result<void> remove_named(const Place& place, const Budgets::Victim& victim,
+  Result<void> remove_named(const Place& place, const BudgetTrees::Victim& victim,
                             std::vector<InodePtr>& parents);
-  Receipt receipt_for(const Place& place, const Budgets::Victim& victim, TierIndex tier) const;
+  Receipt receipt_for(const Place& place, const BudgetTrees::Victim& victim, TierIndex tier) const;
 
   void list(const std::stop_token& stop);
   void list_trees(const std::stop_token& stop);
@@ -89,7 +90,7 @@ class BudgetKeeper {
   const Parts parts_;
   DeletionRule rule_;
   BudgetForecast forecast_;
-  unsigned searched_ = 0;  // Budgets::searches_wanted() at the last search
+  unsigned searched_ = 0;  // BudgetTrees::searches_wanted() at the last search
   Mutex mutex_;
   StopCondVar wake_;
   std::deque<Removed> removed_ GUARDED_BY(mutex_);  // the kernel must be told

@@ -10,15 +10,15 @@
 #include <unordered_set>
 #include <vector>
 
-#include "fs/core/budgets.hpp"
+#include "fs/core/budget_trees.hpp"
 #include "fs/core/lock_order.hpp"
 
 namespace sluice {
 
-struct Budgets::Tree {
+struct BudgetTrees::Tree {
   using Time = std::chrono::steady_clock::time_point;
 
-  Mutex mutex ACQUIRED_AFTER(lock_order::budgets);
+  Mutex mutex ACQUIRED_AFTER(lock_order::budget) ACQUIRED_BEFORE(lock_order::budgets);
   InodePtr directory GUARDED_BY(mutex);
   // These keep the directory, and those above it, in memory.
   std::vector<InodeId> references GUARDED_BY(mutex);

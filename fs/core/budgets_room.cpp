@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The side of Budgets that gives out room: who gets in at once, and whose first write waits.
+// Who gets room at once, and whose first write waits.
 #include <algorithm>
 
 #include "fs/core/budget_tree.hpp"
+#include "fs/core/budgets.hpp"
 
 namespace sluice {
 namespace {
@@ -12,91 +13,11 @@ using std::chrono::steady_clock;
 // Of the first write of a new file. The kernel holds the file's lock meanwhile, so whoever unlinks
 // or renames it waits, too, with the locks of directories.
 constexpr std::chrono::milliseconds kLongestWait{100};
-constexpr std::chrono::seconds kWantsRoom{2};   // after the file was made, or began to wait
-constexpr std::chrono::seconds kStillGrows{1};  // after a file was seen to grow
 // Asynchronous direct writes are among the requests of which the kernel sends only so many at a
 // time for all users (Session::negotiate()), so not all of these may wait.
 constexpr std::size_t kMostWaiting = 32, kMostWaitingOfUser = 16;
-constexpr std::size_t kMostTouched = 65'536;            // and as many as the tree has files
-constexpr std::size_t kMostNotedBytes = 1024UL * 1024;  // of the names of renamed directories
 
 }  // namespace
-
-// A new file is expected to become as large as the largest of late. One that was far larger than
-// others must not empty the tree, so that is limited.
-std::uint64_t Budgets::Tree::expected_size() const {
-  const std::size_t count = files.all().size();
-  const std::uint64_t mean = count == 0 ? 0 : files.used() / count;
-  return std::min(largest, std::max(budget.bytes / 64, mean));
-}
-
-// A file that is open but does not grow, like a lock file, is not expected to become larger.
-std::uint64_t Budgets::Tree::expected_growth() const {
-  const std::uint64_t size = expected_size();
-  std::uint64_t sum = admitted * size;
-  const auto long_ago = steady_clock::now() - kStillGrows;
-  for (const auto& [id, grew] : growing) {
-    const BudgetFiles::File* const file = files.find(id);
-    if (file != nullptr && grew > long_ago && file->bytes < size) sum += size - file->bytes;
-  }
-  return sum;
-}
-
-bool Budgets::Tree::has_room() const {
-  return !is_known || files.used() + expected_growth() < budget.bytes;
-}
-
-// A file that is never written to, like a lock file, does not want room for long.
-std::size_t Budgets::Tree::wanting() const {
-  const auto long_ago = steady_clock::now() - kWantsRoom;
-  return static_cast<std::size_t>(std::count_if(
-      owing.begin(), owing.end(), [&](const auto& each) { return each.second > long_ago; }));
-}
-
-void Budgets::Tree::put_growing(InodeId id) { growing[id] = steady_clock::now(); }
-
-void Budgets::Tree::erase(InodeId id) {
-  files.erase(id);
-  growing.erase(id);
-  owing.erase(id);
-}
-
-void Budgets::Tree::erase_gone() {
-  std::erase_if(growing,
-                [&](const auto& each) REQUIRES(mutex) { return !files.contains(each.first); });
-  std::erase_if(owing,
-                [&](const auto& each) REQUIRES(mutex) { return !files.contains(each.first); });
-}
-
-void Budgets::Tree::begin_notes() {
-  touched = {};
-  directory_changes = {};
-  noted_bytes = 0;
-  is_listed_in_vain = false;
-}
-
-void Budgets::Tree::note(InodeId id) {
-  if (!is_listing || touched.contains(id)) return;
-  if (touched.size() >= files.all().size() + kMostTouched) {
-    is_listed_in_vain = true;
-  } else {
-    touched.insert(id);
-  }
-}
-
-void Budgets::Tree::note(DirectoryChange change) {
-  if (!is_listing) return;
-  std::size_t bytes = sizeof change;
-  for (const auto* names : {&change.from, &change.to}) {
-    for (const std::string& name : *names) bytes += sizeof name + name.size();
-  }
-  if (noted_bytes + bytes > kMostNotedBytes) {
-    is_listed_in_vain = true;
-    return;
-  }
-  noted_bytes += bytes;
-  directory_changes.push_back(std::move(change));
-}
 
 void Budgets::Room::give_back() {
   if (trees_.empty()) return;
@@ -108,25 +29,25 @@ void Budgets::Room::give_back() {
 }
 
 Result<Budgets::Room> Budgets::admit(const InodePtr& parent) {
-  if (!is_active()) return Room(*this);
-  return reserve(climb(parent), nullptr, {});
+  if (!trees_.is_active()) return Room(*this);
+  return reserve(trees_.climb(parent), nullptr, {});
 }
 
 Result<Budgets::Room> Budgets::admit_link(const InodePtr& file, const InodePtr& to) {
-  if (!is_active() || !S_ISREG(file->type)) return Room(*this);
-  return reserve(climb(to), file, {});
+  if (!trees_.is_active() || !S_ISREG(file->type)) return Room(*this);
+  return reserve(trees_.climb(to), file, {});
 }
 
 Result<Budgets::Room> Budgets::admit_rename(const InodePtr& from, const InodePtr& to) {
-  if (!is_active() || from == to) return Room(*this);
-  return reserve(climb(to), nullptr, climb(from));
+  if (!trees_.is_active() || from == to) return Room(*this);
+  return reserve(trees_.climb(to), nullptr, trees_.climb(from));
 }
 
 Result<Budgets::Room> Budgets::reserve(const Way& way, const InodePtr& file, const Way& from) {
-  note_unknown(way);
+  trees_.note_unknown(way);
   Room room(*this);
   bool is_full = false;
-  for (const Above& each : above(way)) {
+  for (const Above& each : trees_.above(way)) {
     if (std::find(from.ids.begin(), from.ids.end(), each.id) != from.ids.end()) continue;
     Tree& tree = *each.tree;
     const MutexLock lock(tree.mutex);
@@ -139,7 +60,7 @@ Result<Budgets::Room> Budgets::reserve(const Way& way, const InodePtr& file, con
     room.is_there_ = false;
     is_full = is_full || tree.is_full();
   }
-  if (!room.is_there_) wake();  // to make room, or to see whether that is possible by now
+  if (!room.is_there_) trees_.wake();  // to make room, or to see whether that is possible by now
   if (is_full) return Error(ENOSPC, "the directory's budget is used up");
   return room;
 }
@@ -148,7 +69,7 @@ Result<Budgets::Room> Budgets::reserve(const Way& way, const InodePtr& file, con
 Budgets::Claim Budgets::try_claim(const InodePtr& file) {
   if (!file->waits_for_room) return Claim::Granted;
   Claim answer = Claim::Granted;
-  for (const Above& each : above(climb_from_file(file))) {
+  for (const Above& each : trees_.above(trees_.climb_from_file(file))) {
     Tree& tree = *each.tree;
     const MutexLock lock(tree.mutex);
     const auto owing = tree.owing.find(file->id());
@@ -165,7 +86,7 @@ Budgets::Claim Budgets::try_claim(const InodePtr& file) {
 }
 
 void Budgets::give_up_claim(const InodePtr& file) {
-  for (const Above& each : above(climb_from_file(file))) {
+  for (const Above& each : trees_.above(trees_.climb_from_file(file))) {
     const MutexLock lock(each.tree->mutex);
     if (each.tree->owing.erase(file->id()) == 0) continue;
     each.tree->put_growing(file->id());
@@ -186,7 +107,7 @@ void Budgets::when_room(InodeId id, uid_t user, std::function<void()> go_on) {
   const InodePtr file = parts_.table.find(id);
   if (file) {
     const auto now = steady_clock::now();
-    for (const Above& each : above(climb_from_file(file))) {
+    for (const Above& each : trees_.above(trees_.climb_from_file(file))) {
       const MutexLock lock(each.tree->mutex);
       if (const auto owing = each.tree->owing.find(id); owing != each.tree->owing.end())
         owing->second = now;
@@ -198,7 +119,7 @@ void Budgets::when_room(InodeId id, uid_t user, std::function<void()> go_on) {
     if (waiting_.size() < kMostWaiting && static_cast<std::size_t>(of_user) < kMostWaitingOfUser) {
       waiting_.push_back({file, user, now + kLongestWait, std::move(go_on)});
       somebody_waits_ = true;
-      wake();
+      trees_.wake();
       return;
     }
   }
@@ -231,7 +152,7 @@ void Budgets::stop_waiting() {
 
 // Room may have come by what a user did. The keeper looks whether somebody waits for it.
 void Budgets::may_have_room() {
-  if (somebody_waits_) wake();
+  if (somebody_waits_) trees_.wake();
 }
 
 }  // namespace sluice

@@ -29,8 +29,8 @@ Result<bool> DeletionRule::has_pin(const InodePtr& directory, const InodePtr& fi
   return false;
 }
 
-Result<DeletionRule::Candidate> DeletionRule::find(const Budgets::Place& place,
-                                                   const Budgets::Victim& victim) {
+Result<DeletionRule::Candidate> DeletionRule::find(const BudgetTrees::Place& place,
+                                                   const BudgetTrees::Victim& victim) {
   Candidate found(parts_.table);
   for (const std::string& below : victim.names) {
     const std::string path = place.path + below;
@@ -72,8 +72,8 @@ Result<void> DeletionRule::add(DeletionFacts& facts, const Located& found,
   return {};
 }
 
-Result<DeletionRule::Candidate> DeletionRule::examine(const Budgets::Place& place,
-                                                      const Budgets::Victim& victim) {
+Result<DeletionRule::Candidate> DeletionRule::examine(const BudgetTrees::Place& place,
+                                                      const BudgetTrees::Victim& victim) {
   Candidate candidate = SLUICE_TRY(find(place, victim));
   for (const Names::Place& name : candidate.names) {
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(name.parent));

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "fs/core/budgets.hpp"
+#include "fs/core/budget_trees.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode_table.hpp"
@@ -28,7 +28,7 @@ class DeletionRule {
     DirectoryTree& tree;
     Descriptors& descriptors;
     const Clock& clock;
-    std::chrono::seconds rest;  // see Budgets
+    std::chrono::seconds rest;  // see BudgetTrees
   };
   explicit DeletionRule(const Parts& parts) : parts_(parts) {}
 
@@ -60,13 +60,13 @@ class DeletionRule {
 
   // Finds the file, and learns all but what add() does. ESTALE or ENOENT if it is not where the
   // tree says.
-  Result<Candidate> find(const Budgets::Place& place, const Budgets::Victim& victim);
+  Result<Candidate> find(const BudgetTrees::Place& place, const BudgetTrees::Victim& victim);
   // Whether anybody uses the file, as one can see from its state.
   static void add_use(DeletionFacts& facts, const InodeState& state);
   // What the tier says of a name: `found` in `directory`.
   Result<void> add(DeletionFacts& facts, const Located& found, const OpenCopy& directory) const;
   // find(), and add() for all names.
-  Result<Candidate> examine(const Budgets::Place& place, const Budgets::Victim& victim);
+  Result<Candidate> examine(const BudgetTrees::Place& place, const BudgetTrees::Victim& victim);
   // Why the file stays; nothing if it may be deleted. REQUIRES: add() was called for each name.
   std::optional<Kept> decide(const Candidate& file, const Budget& budget) const {
     return why_kept(file.facts, budget, parts_.clock.seconds(), parts_.rest);

@@ -46,8 +46,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       engine_(engine),
       descriptors_(pool, tree_, kernel),
       pages_(pool, kernel, descriptors_),
-      budgets_({.pool = pool,
-                .store = store,
+      budgets_({.store = store,
                 .table = table_,
                 .tree = tree_,
                 .descriptors = descriptors_,
@@ -89,6 +88,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
               .pins = pins_,
               .engine = engine_,
               .budgets = budgets_,
+              .budget_trees = budgets_.trees(),
               .file_is_gone = [this](InodeId id) { file_is_gone(id); }}),
       files_({.pool = pool,
               .kernel = kernel,
@@ -136,6 +136,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                       .descriptors = descriptors_,
                       .kernel = kernel,
                       .names = names_,
+                      .trees = budgets_.trees(),
                       .budgets = budgets_,
                       .clock = clock,
                       .rest = settings.budget_rest,
@@ -151,7 +152,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                .accesses = accesses_,
                .gpu = gpu_,
                .moves = moves_,
-               .budgets = budgets_,
+               .budget_trees = budgets_.trees(),
                .forecast = budget_keeper_.forecast(),
                .clock = clock,
                .migration = migration_.get()}) {
@@ -162,7 +163,7 @@ Filesystem::~Filesystem() = default;
 
 void Filesystem::change(Tuning tuning) {
   pins_.change_rules(tuning.migration.policy.rules);
-  budgets_.change_rules(std::move(tuning.budgets));
+  budgets_.trees().change_rules(std::move(tuning.budgets));
   if (migration_) migration_->change(std::move(tuning.migration), tuning.limits);
 }
 
@@ -233,7 +234,7 @@ void Filesystem::tier_went_offline(Tier& tier) {
   engine_.forget_filesystem(tier.device());
   tree_.tier_went_offline(tier.index());
   pins_.tiers_changed();
-  budgets_.search_again();
+  budgets_.trees().search_again();
 }
 
 // Intents that waited for the tier are executed before any request can see it.
@@ -251,7 +252,7 @@ void Filesystem::tier_returned(Tier& tier) {
     changed = tree_.rediscover_all(tier.index());
   }
   pins_.tiers_changed();
-  budgets_.search_again();
+  budgets_.trees().search_again();
   pool_.take_back_tiers();
   drop_names_and_listings(changed);
   if (migration_) migration_->resume_requests();
@@ -311,7 +312,7 @@ void Filesystem::tier_added(TierIndex tier) {
   }
   drop_names_and_listings(changed);
   pins_.tiers_changed();  // a pin may name the new tier
-  budgets_.search_again();
+  budgets_.trees().search_again();
 }
 
 // Names that the kernel has cached may mean other files now.

@@ -54,7 +54,7 @@ class Filesystem {
     AccessTracker::Settings accesses = {};
     std::optional<Migration::Settings> migration = {};  // nothing: files are never moved
     std::vector<BudgetRule> budgets = {};
-    std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
+    std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see BudgetTrees
     Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
     FileLists* lists = nullptr;    // where the names on each disk are kept; nullptr: nowhere
     std::string hbm_list = {};     // the file with the pins to GPU memory, see HbmPins

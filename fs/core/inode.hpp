@@ -341,7 +341,7 @@ class Inode {
 
   InodeRecord* record_ = nullptr;  // for a successor; set before others can see the inode
   std::uint64_t lookups_ = 0;  // references of the kernel; the lock of InodeTable's shard guards it
-  Mutex mutex_ ACQUIRED_AFTER(lock_order::inode) ACQUIRED_BEFORE(lock_order::budgets);
+  Mutex mutex_ ACQUIRED_AFTER(lock_order::inode) ACQUIRED_BEFORE(lock_order::waiting);
   InodeState state_ GUARDED_BY(mutex_);
 };
 

@@ -15,13 +15,15 @@ namespace sluice::lock_order {
 class CAPABILITY("rank") Rank {};
 
 // The outermost is the last one.
-inline constexpr Rank budgets;
-inline constexpr Rank inode ACQUIRED_BEFORE(budgets);   // an Inode
+inline constexpr Rank budgets;                          // BudgetTrees
+inline constexpr Rank budget ACQUIRED_BEFORE(budgets);  // one tree
+inline constexpr Rank waiting ACQUIRED_BEFORE(budget);  // Budgets
+inline constexpr Rank inode ACQUIRED_BEFORE(waiting);   // an Inode
 inline constexpr Rank table ACQUIRED_BEFORE(inode);     // a shard of InodeTable
 inline constexpr Rank copies ACQUIRED_BEFORE(table);    // DirectoryTree makes a copy of a directory
 inline constexpr Rank intents ACQUIRED_BEFORE(copies);  // Relocator switches files
 inline constexpr Rank names ACQUIRED_BEFORE(intents);   // NamesLock
 inline constexpr Rank listing ACQUIRED_BEFORE(names);   // DirectoryStream
-inline constexpr Rank presence ACQUIRED_BEFORE(listing);  // tiers come and go
+inline constexpr Rank presence ACQUIRED_BEFORE(listing);  // Filesystem: tiers come and go
 
 }  // namespace sluice::lock_order

@@ -150,7 +150,7 @@ Result<Entry> Names::make(InodeId parent, const NewFile& file, const KernelReque
   const Entry entry = SLUICE_TRY(entry_with_reference({made}, directory, file.name));
   if (S_ISDIR(made.st.st_mode)) {
     if (parts_.away.has_offline_copy(directory)) parts_.tree.set_partly_unknown(entry.id);
-    parts_.budgets.directory_made(directory, file.name);
+    parts_.budget_trees.directory_made(directory, file.name);
   }
   return entry;
 }
@@ -276,13 +276,13 @@ void Names::set_removed(const InodePtr& directory, bool removed) {
     state->directory.removed = removed;
   }
   // Its budget may have been dropped meanwhile.
-  if (!removed) parts_.budgets.changed(directory);
+  if (!removed) parts_.budget_trees.changed(directory);
 }
 
 // Only once the name is gone: a budget must not be lost to an rmdir that fails.
 void Names::end_budget(InodeId directory) {
   if (const InodePtr inode = parts_.table.find(directory); inode && inode->is_directory())
-    parts_.budgets.directory_removed(inode);
+    parts_.budget_trees.directory_removed(inode);
 }
 
 Result<bool> Names::was_removed(const OpenCopies& parent, const char* name,

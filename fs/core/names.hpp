@@ -56,6 +56,7 @@ class Names {
     Pins& pins;
     EngineLink& engine;
     Budgets& budgets;
+    BudgetTrees& budget_trees;
     std::function<void(InodeId)> file_is_gone;  // called when a file loses its last name
   };
   explicit Names(const Parts& parts) : parts_(parts) {}

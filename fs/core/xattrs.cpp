@@ -152,7 +152,7 @@ Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name
   if (name == "budget") {
     SLUICE_TRY(check_budget(inode, user));
     SLUICE_TRY(parts_.attributes.remove_xattr(inode, kBudgetXattr, request));
-    parts_.budgets.changed(inode);
+    parts_.budget_trees.changed(inode);
     return {};
   }
   if (name == "hbm") return parts_.hbm.unpin(inode, request);
@@ -166,7 +166,7 @@ Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name
 void Xattrs::pin_changed(const InodePtr& inode) {
   parts_.pins.changed(inode);
   const InodePtr directory = inode->is_directory() ? inode : parts_.tree.parent_of(inode);
-  if (directory) parts_.budgets.changed(directory);
+  if (directory) parts_.budget_trees.changed(directory);
   if (parts_.migration != nullptr) parts_.migration->replan_soon();
 }
 
@@ -185,10 +185,10 @@ Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view valu
   SLUICE_TRY(check_budget(directory, user));
   const auto bytes = parse_size(value);
   if (!bytes || *bytes == 0) return Error(EINVAL, "not a size");
-  SLUICE_TRY(parts_.budgets.count_budget(directory, user));
+  SLUICE_TRY(parts_.budget_trees.count_budget(directory, user));
   const auto done = parts_.attributes.set_xattr(
       directory, kBudgetXattr, encode_budget({*bytes, user}), 0, Caller{}, request);
-  parts_.budgets.changed(directory);
+  parts_.budget_trees.changed(directory);
   return done;
 }
 
@@ -243,7 +243,7 @@ nlohmann::json Xattrs::hbm_of(const InodePtr& inode) {
 
 Result<std::string> Xattrs::budget_of(const InodePtr& inode) {
   const auto budget =
-      parts_.budgets.nearest(inode->is_directory() ? inode : parts_.tree.parent_of(inode));
+      parts_.budget_trees.nearest(inode->is_directory() ? inode : parts_.tree.parent_of(inode));
   if (!budget) return Error(ENODATA, "budget");
   return std::to_string(budget->bytes);
 }

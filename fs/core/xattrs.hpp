@@ -15,7 +15,7 @@
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
 #include "fs/core/budget_forecast.hpp"
-#include "fs/core/budgets.hpp"
+#include "fs/core/budget_trees.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/gpu_files.hpp"
 #include "fs/core/kernel_request.hpp"
@@ -40,7 +40,7 @@ class Xattrs {
     AccessTracker& accesses;
     GpuFiles& gpu;
     MoveRequests& moves;
-    Budgets& budgets;
+    BudgetTrees& budget_trees;
     BudgetForecast& forecast;
     const Clock& clock;
     Migration* migration;  // nullptr: files are never moved

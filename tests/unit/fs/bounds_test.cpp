@@ -55,7 +55,7 @@ TEST_F(BoundsTest, NamesMadeAndRemovedLeaveNoTrace) {
   const InodeId top = fs_->names().mkdir(kRootId, "d", 0755, kRoot)->id;
   ASSERT_TRUE(fs_->xattrs().set(top, "user.sluice.budget", "1GiB", 4, 0, kRoot));
   ASSERT_TRUE(test::eventually([&] {
-    const auto all = fs_->budgets().reports();
+    const auto all = fs_->budgets().trees().reports();
     return !all.empty() && all[0].is_known;
   }));
   const std::string long_name(200, 'x');
@@ -67,7 +67,7 @@ TEST_F(BoundsTest, NamesMadeAndRemovedLeaveNoTrace) {
   const std::size_t after = ::mallinfo2().uordblks;
   EXPECT_LT(after, before + kNames * 300) << "something of each stays";
   EXPECT_EQ(fs_->known_inodes(), inodes);
-  EXPECT_EQ(fs_->budgets().reports().at(0).files, 0u);
+  EXPECT_EQ(fs_->budgets().trees().reports().at(0).files, 0u);
   ASSERT_TRUE(fs_->flush());
   EXPECT_EQ(store_.heat(last)->opens, 0u);
 }

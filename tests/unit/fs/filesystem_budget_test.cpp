@@ -61,8 +61,8 @@ class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
     return done ? 0 : done.error().code;
   }
   bool is_there(const std::string& name) { return test::exists(at("a", name)); }
-  Budgets::Report report(const std::string& path) {
-    for (const auto& each : fs_->budgets().reports()) {
+  BudgetTrees::Report report(const std::string& path) {
+    for (const auto& each : fs_->budgets().trees().reports()) {
       if (each.path == path) return each;
     }
     return {};
@@ -394,13 +394,13 @@ TEST_F(FilesystemBudgetTest, AUserCanSetOnlySoManyBudgets) {
   };
   mount();
   const auto name = [](std::size_t i) { return "d" + std::to_string(i); };
-  for (std::size_t i = 0; i < Budgets::kMostOfUser; ++i) {
+  for (std::size_t i = 0; i < BudgetTrees::kMostOfUser; ++i) {
     make_directory(name(i), kUser);
     ASSERT_EQ(set(name(i), "1GiB", kUser), 0);
   }
   make_directory("more", kUser);
   make_directory("others", other);
-  EXPECT_EQ(fs_->budgets().most_of_user(), Budgets::kMostOfUser);
+  EXPECT_EQ(fs_->budgets().trees().most_of_user(), BudgetTrees::kMostOfUser);
   EXPECT_EQ(set("more", "1GiB", kUser), EDQUOT);
   EXPECT_EQ(xattr("more", "user.sluice.budget"), "error: ENODATA");
   EXPECT_EQ(set("d0", "2GiB", kUser), 0);  // one that is there can be changed
@@ -411,10 +411,10 @@ TEST_F(FilesystemBudgetTest, AUserCanSetOnlySoManyBudgets) {
   EXPECT_EQ(set("more", "1GiB", kUser), 0);
   EXPECT_EQ(set("d0", "1GiB", kUser), EDQUOT);
   // A directory that is removed does not count, whether the budget was found before or not.
-  ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
+  ASSERT_TRUE(eventually([&] { return fs_->budgets().trees().reports().size() == 33; }));
   ASSERT_TRUE(fs_->names().rmdir(kRootId, "d1"));
   EXPECT_TRUE(eventually([&] { return set("d0", "1GiB", kUser) == 0; }));
-  ASSERT_TRUE(eventually([&] { return fs_->budgets().reports().size() == 33; }));
+  ASSERT_TRUE(eventually([&] { return fs_->budgets().trees().reports().size() == 33; }));
 }
 
 // Neither may it be a way around the limit, nor to another user's budget.
@@ -433,7 +433,7 @@ TEST_F(FilesystemBudgetTest, ADirectoryThatCannotBeRemovedKeepsItsBudget) {
   attack(1);  // before it was found
   ASSERT_TRUE(is_known("/d"));
   for (int round = 0; round < 20; ++round) {
-    fs_->budgets().search_again();
+    fs_->budgets().trees().search_again();
     attack(50);
   }
   // A budget that is found after this one shows that everything before it was looked at.
@@ -692,14 +692,14 @@ TEST_F(BudgetForecastTest, ABudgetHoldsAndEndsAtOnce) {
     return made ? 0 : made.error().code;
   };
   ASSERT_EQ(set("d", "1MiB", kRoot), 0);
-  const auto reports = fs_->budgets().reports();
+  const auto reports = fs_->budgets().trees().reports();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0].path, "/d");
   EXPECT_EQ(reports[0].budget.bytes, kMiB);
   ASSERT_TRUE(test::eventually([&] { return create("full") == ENOSPC; }));
   ASSERT_EQ(set("d", "none", kRoot), 0);
   EXPECT_EQ(create("new"), 0);
-  EXPECT_TRUE(fs_->budgets().reports().empty());
+  EXPECT_TRUE(fs_->budgets().trees().reports().empty());
 }
 
 TEST_F(BudgetForecastTest, OnlyWhoMaySetTheBudgetMayAskAndNothingIsSet) {
@@ -714,7 +714,7 @@ TEST_F(BudgetForecastTest, OnlyWhoMaySetTheBudgetMayAskAndNothingIsSet) {
   for (const char* wrong : {"", "0", "none", "x"})
     EXPECT_EQ(preview_text("d", wrong), "error: EINVAL") << wrong;
   EXPECT_EQ(xattr("d", "user.sluice.budget"), "error: ENODATA");
-  EXPECT_TRUE(fs_->budgets().reports().empty());
+  EXPECT_TRUE(fs_->budgets().trees().reports().empty());
   EXPECT_TRUE(is_there("d/f"));
 }
 

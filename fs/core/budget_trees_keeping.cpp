@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The side of Budgets that BudgetKeeper uses: what a listing found, what grows, and which files go.
+// What BudgetKeeper does with the trees: what a listing found, and which files go.
 #include <algorithm>
 #include <map>
 
@@ -22,12 +22,12 @@ Expendable expendable(InodeId id, const BudgetFiles::File& file) {
 
 }  // namespace
 
-bool Budgets::has_tree(InodeId directory) {
+bool BudgetTrees::has_tree(InodeId directory) {
   const MutexLock lock(mutex_);
   return trees_.contains(directory);
 }
 
-Budgets::Place Budgets::place(Tree& tree) {
+BudgetTrees::Place BudgetTrees::place(Tree& tree) {
   Place place;
   {
     const MutexLock lock(tree.mutex);
@@ -38,7 +38,7 @@ Budgets::Place Budgets::place(Tree& tree) {
   return place;
 }
 
-bool Budgets::begin_listing(Tree& tree) {
+bool BudgetTrees::begin_listing(Tree& tree) {
   const MutexLock lock(tree.mutex);
   const auto now = steady_clock::now();
   if (now < (tree.must_list ? tree.soonest_listing : tree.next_listing)) return false;
@@ -49,7 +49,7 @@ bool Budgets::begin_listing(Tree& tree) {
   return true;
 }
 
-void Budgets::fail_listing(Tree& tree) {
+void BudgetTrees::fail_listing(Tree& tree) {
   const MutexLock lock(tree.mutex);
   tree.is_listing = false;
   tree.soonest_listing = steady_clock::now() + std::chrono::seconds(1);
@@ -57,7 +57,7 @@ void Budgets::fail_listing(Tree& tree) {
 }
 
 // What is known of the listed files besides their names. Reads the store and the inodes.
-Budgets::Facts Budgets::facts_of(const TreeList& list) {
+BudgetTrees::Facts BudgetTrees::facts_of(const TreeList& list) {
   const double now = static_cast<double>(parts_.clock.seconds());
   Facts facts;
   for (const TreeList::File& each : list.files) {
@@ -78,7 +78,7 @@ Budgets::Facts Budgets::facts_of(const TreeList& list) {
   return facts;
 }
 
-void Budgets::install(Tree& tree, const TreeList& list) {
+void BudgetTrees::install(Tree& tree, const TreeList& list) {
   const Facts facts = facts_of(list);
   BudgetFiles files;  // in the end the old ones, which are freed without the lock
   const MutexLock lock(tree.mutex);
@@ -135,38 +135,7 @@ void Budgets::install(Tree& tree, const TreeList& list) {
   wake();
 }
 
-bool Budgets::poll() {
-  std::map<InodeId, std::vector<TreePtr>> growing;
-  for (const TreePtr& tree : trees()) {
-    const MutexLock lock(tree->mutex);
-    for (const auto& [file, grew] : tree->growing) growing[file].push_back(tree);
-    for (const auto& [file, since] : tree->owing) growing[file].push_back(tree);
-  }
-  for (const auto& [id, trees] : growing) {
-    const InodePtr file = parts_.table.find(id);
-    if (file && !has_writers(*file)) written(file);
-    const bool is_open = file && has_writers(*file);
-    const BudgetSize size = is_open ? size_of(parts_.descriptors, file) : BudgetSize{};
-    for (const TreePtr& tree : trees) {
-      const MutexLock lock(tree->mutex);
-      BudgetFiles::File* const known = tree->files.find(id);
-      // A GPU or a mapping has written to it, which nothing holds up.
-      if (size.bytes > 0 && tree->owing.erase(id) > 0) tree->put_growing(id);
-      const auto grew = tree->growing.find(id);
-      // If it was closed meanwhile, its size is known better.
-      if (grew == tree->growing.end()) continue;
-      if (!is_open || known == nullptr) {
-        tree->growing.erase(grew);
-        continue;
-      }
-      if (size.bytes > known->bytes) grew->second = steady_clock::now();
-      tree->files.set_bytes(*known, size.bytes);
-    }
-  }
-  return !growing.empty();
-}
-
-std::vector<Expendable> Budgets::candidates(Tree& tree, std::vector<InodeId>& ids) const {
+std::vector<Expendable> BudgetTrees::candidates(Tree& tree, std::vector<InodeId>& ids) const {
   tree.mutex.assert_held();
   std::vector<Expendable> out;
   const std::int64_t rested = parts_.clock.seconds() - parts_.rest.count();
@@ -180,7 +149,7 @@ std::vector<Expendable> Budgets::candidates(Tree& tree, std::vector<InodeId>& id
   return out;
 }
 
-std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
+std::vector<BudgetTrees::Victim> BudgetTrees::choose(Tree& tree) {
   const MutexLock lock(tree.mutex);
   if (!tree.is_known || tree.is_suspect) return {};
   const std::uint64_t budget = tree.budget.bytes;
@@ -216,19 +185,19 @@ std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
   return victims;
 }
 
-Budgets::Victim Budgets::victim_locked(Tree& tree, InodeId id) {
+BudgetTrees::Victim BudgetTrees::victim_locked(Tree& tree, InodeId id) {
   tree.mutex.assert_held();
   const BudgetFiles::File* const file = tree.files.find(id);
   if (file == nullptr) return {};
   return {id, tree.files.paths(id), file->bytes, file->uses, file->last_use, file->written};
 }
 
-Budgets::Victim Budgets::victim(Tree& tree, InodeId file) {
+BudgetTrees::Victim BudgetTrees::victim(Tree& tree, InodeId file) {
   const MutexLock lock(tree.mutex);
   return victim_locked(tree, file);
 }
 
-Budgets::Contents Budgets::contents(Tree& tree) {
+BudgetTrees::Contents BudgetTrees::contents(Tree& tree) {
   const MutexLock lock(tree.mutex);
   Contents out;
   out.is_known = tree.is_known && !tree.is_suspect;
@@ -243,7 +212,7 @@ Budgets::Contents Budgets::contents(Tree& tree) {
   return out;
 }
 
-Budgets::TreePtr Budgets::draft(const InodePtr& directory, const TreeList& list) {
+BudgetTrees::TreePtr BudgetTrees::draft(const InodePtr& directory, const TreeList& list) {
   auto tree = std::make_shared<Tree>();
   {
     const MutexLock lock(tree->mutex);
@@ -253,7 +222,7 @@ Budgets::TreePtr Budgets::draft(const InodePtr& directory, const TreeList& list)
   return tree;
 }
 
-void Budgets::deleted(Tree& tree, const Victim& victim, const std::vector<InodePtr>& parents) {
+void BudgetTrees::deleted(Tree& tree, const Victim& victim, const std::vector<InodePtr>& parents) {
   {
     const MutexLock lock(tree.mutex);
     ++tree.deleted;
@@ -270,7 +239,7 @@ void Budgets::deleted(Tree& tree, const Victim& victim, const std::vector<InodeP
   }
 }
 
-void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
+void BudgetTrees::spare(Tree& tree, InodeId id, Spare how_long) {
   const MutexLock lock(tree.mutex);
   BudgetFiles::File* const file = tree.files.find(id);
   if (file == nullptr) return;
@@ -278,12 +247,12 @@ void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
   file->spared_until = steady_clock::now() + kSpared;
 }
 
-void Budgets::unspare(Tree& tree, InodeId id) {
+void BudgetTrees::unspare(Tree& tree, InodeId id) {
   const MutexLock lock(tree.mutex);
   if (BudgetFiles::File* const file = tree.files.find(id)) file->end_spare();
 }
 
-bool Budgets::suspect(Tree& tree, const Victim& victim) {
+bool BudgetTrees::suspect(Tree& tree, const Victim& victim) {
   const MutexLock lock(tree.mutex);
   if (tree.files.paths(victim.id) != victim.names) return false;  // a user was faster
   tree.is_suspect = true;
@@ -291,7 +260,7 @@ bool Budgets::suspect(Tree& tree, const Victim& victim) {
   return true;
 }
 
-void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time) {
+void BudgetTrees::wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time) {
   const auto deadline = steady_clock::now() + time;
   const MutexLock lock(mutex_);
   while (!has_work_ && !stop.stop_requested() && steady_clock::now() < deadline)
@@ -299,7 +268,7 @@ void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::millisecon
   has_work_ = false;
 }
 
-void Budgets::wake() {
+void BudgetTrees::wake() {
   const MutexLock lock(mutex_);
   has_work_ = true;
   work_.notify_all();
