@@ -14,7 +14,7 @@ namespace sluice {
 // Takes the lock of the tier at `root_fd` for `user` ("mounted at /mnt"). Fails with EBUSY if
 // another process has it; the error's detail then says which. If the owner's mount is gone already,
 // waits for the owner to exit, because umount(8) returns before the daemon exits.
-// REQUIRES: the tier has its marker.
+// ENOENT if the tier has no marker yet.
 Result<UniqueFd> lock_tier(int root_fd, const std::string& user);
 
 }  // namespace sluice

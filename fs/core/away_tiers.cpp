@@ -26,11 +26,13 @@ std::vector<AwayJournal::Copy> AwayTiers::offline_copies(const InodePtr& directo
 
 Result<void> AwayTiers::note_new_name(const InodePtr& directory, const OpenCopies& copies,
                                       const char* name) {
+  tree_.assert_names_held();
   if (copies.complete) return {};
   return journal_.name_taken(offline_copies(directory), name);
 }
 
 Result<void> AwayTiers::note_attribute_change(const InodePtr& directory, const OpenCopies& copies) {
+  tree_.assert_names_held();
   if (copies.complete) return {};
   const OpenCopy& first = copies.reachable[0];
   const Place from = SLUICE_TRY(place_at(*first.tier, first.get(), ""));

@@ -24,10 +24,10 @@ class AwayTiers {
   AwayTiers(Pool& pool, Store& store, DirectoryTree& tree)
       : pool_(pool), tree_(tree), journal_(store) {}
 
-  // Must be called before a file gets the name `name` in `directory`. REQUIRES: NamesLock::mutex is
+  // Must be called before a file gets the name `name` in `directory`. CHECKED: NamesLock::mutex is
   // held.
   Result<void> note_new_name(const InodePtr& directory, const OpenCopies& copies, const char* name);
-  // Must be called before attributes of the directory change. REQUIRES: NamesLock::mutex is held.
+  // Must be called before attributes of the directory change. CHECKED: NamesLock::mutex is held.
   Result<void> note_attribute_change(const InodePtr& directory, const OpenCopies& copies);
   // Whether the directory has, or may have, a copy on a tier that is offline.
   bool has_offline_copy(const InodePtr& directory) { return !offline_copies(directory).empty(); }

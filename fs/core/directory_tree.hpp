@@ -42,6 +42,9 @@ class DirectoryTree {
  public:
   DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, NamesLock& names_lock);
 
+  // For those whose callers must hold NamesLock::mutex; see SharedMutex::assert_held_shared().
+  void assert_names_held() { names_lock_.mutex.assert_held_shared(); }
+
   // The inode with this id. If the kernel has forgotten it (an NFS handle), it is searched for on
   // its tier. ESTALE if the file no longer exists.
   Result<InodePtr> inode(InodeId id, NamesHeld held = NamesHeld::No);

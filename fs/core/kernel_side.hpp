@@ -25,8 +25,8 @@ class KernelSide {
   // Makes the kernel drop the cached attributes of `id`. REQUIRES: the caller holds no lock.
   virtual void drop_attributes(InodeId id) = 0;
   // Makes the kernel drop the cached pages of a file or the cached listing of a directory.
-  // REQUIRES: the caller holds no lock and is not answering a request, because the kernel waits for
-  // reads and writes of the file to end.
+  // REQUIRES: the caller holds no lock. CHECKED: it is not answering a request, because the kernel
+  // waits for reads and writes of the file to end.
   virtual void drop_pages(InodeId id) = 0;
   // Makes the kernel drop all cached names. False if the kernel cannot do that; then drop_name()
   // must be called for each name. REQUIRES: as drop_pages().

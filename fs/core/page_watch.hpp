@@ -40,7 +40,7 @@ class PageWatch {
   // tick() drop its pages.
   void drop_cached(const InodePtr& file);
 
-  // Called every second. REQUIRES: the calling thread is not answering a request.
+  // Called every second, by a thread that answers no request: see KernelSide::drop_pages().
   void tick();
 
  private:

@@ -58,7 +58,7 @@ class Xattrs {
                       const KernelRequest& request = {});
 
  private:
-  // REQUIRES: `name` does not have the prefix.
+  // `name`: without the prefix.
   Result<std::string> virtual_value(const InodePtr& inode, std::string_view name);
   Result<void> set_virtual(const InodePtr& inode, std::string_view name, std::string_view value,
                            uid_t user, const KernelRequest& request);

@@ -52,6 +52,8 @@ class NotedRequest {
     current = nullptr;
     Handover::set_answered(0);
   }
+  // Whether the calling thread answers a request.
+  static bool is_answering() { return current != nullptr; }
   // What the core is told of the calling thread's request.
   static KernelRequest of_thread() {
     return current == nullptr ? KernelRequest{} : current->request_;

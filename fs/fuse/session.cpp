@@ -422,18 +422,24 @@ void Session::drop_attributes(InodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
+// To drop them, the kernel waits for requests to end.
+constexpr const char* kDropsAlone = "a thread that drops names or pages answers no request";
+
 bool Session::drop_all_names() {
+  SLUICE_CHECK(!NotedRequest::is_answering(), kDropsAlone);
   // Linux 6.16 and later.
   return fuse_lowlevel_notify_increment_epoch(session_) == 0;
 }
 
 void Session::drop_name(InodeId parent, const std::string& name) {
+  SLUICE_CHECK(!NotedRequest::is_answering(), kDropsAlone);
   notices_->send([&] {
     fuse_lowlevel_notify_inval_entry(session_, to_number(parent), name.data(), name.size());
   });
 }
 
 void Session::drop_pages(InodeId id) {
+  SLUICE_CHECK(!NotedRequest::is_answering(), kDropsAlone);
   // The kernel caches a directory's listing in its pages.
   notices_->send([&] { fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0); });
 }
