@@ -93,7 +93,7 @@ class HbmCopy {
   // Sets the user. False: it is shared with another one.
   bool share_with(uid_t user);
   // Takes the checksums if there are none; otherwise counts the blocks that have changed since.
-  // REQUIRES: the lane has entered the GPU and has a slot; share_with() was called.
+  // REQUIRES: the lane has entered the GPU and has a slot. CHECKED: share_with() was called.
   Result<std::uint64_t> changed_blocks(Lane& lane);
   // The same for the blocks that the segments touch. CHECKED: the checksums were taken.
   Result<std::uint64_t> changed_blocks(Lane& lane, std::span<const Segment> segments);

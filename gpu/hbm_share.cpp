@@ -68,6 +68,7 @@ bool HbmCopy::share_with(uid_t user) {
 }
 
 Result<std::uint64_t> HbmCopy::changed_blocks(Lane& lane) {
+  SLUICE_CHECK(user().has_value(), "checksums are taken of a copy that is shared");
   const MutexLock lock(sums_mutex_);
   if (sums_ready_) {
     return SLUICE_TRY(verify_blocks(lane, address(), version_.size, sums_)).blocks;
