@@ -24,12 +24,29 @@ std::string new_files(const Pool& pool, const Tier& tier) {
          (intake >= Intake::Draining ? "takes any" : "is better");
 }
 
-}  // namespace
-
+// Whether another tier takes files.
 bool can_be_emptied(const Pool& pool, const Tier& tier) {
   return std::any_of(pool.begin(), pool.end(), [&](const auto& other) {
     return other->index() != tier.index() && is_usable(other->facts());
   });
+}
+
+}  // namespace
+
+std::string why_no_drain(const Pool& pool, const Tier& tier) {
+  if (tier.facts().read_only && tier.online()) {
+    return "tier " + tier.name() +
+           " is read-only: its files can't move away; see dmesg for the reason";
+  }
+  if (can_be_emptied(pool, tier) || !tier.online()) return "";
+  std::string others;
+  for (const auto& other : pool) {
+    if (other->index() == tier.index()) continue;
+    others +=
+        (others.empty() ? "" : ", ") + other->name() + " " + std::string(words_of(other->intake()));
+  }
+  return "no other tier takes the files of " + tier.name() +
+         (others.empty() ? ": the pool has no other" : ": " + others);
 }
 
 std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief relief) {

@@ -24,8 +24,8 @@ inline constexpr std::array<std::string_view, 8> kTierStates{
     "offline",  "given-up", "read-only",       "failing",
     "degraded", "full",     "above-watermark", "draining"};
 
-// Whether another tier takes files.
-bool can_be_emptied(const Pool& pool, const Tier& tier);
+// Why the tier cannot be drained; empty if it can. A mark that has no use must not be left.
+std::string why_no_drain(const Pool& pool, const Tier& tier);
 
 // Empty if the tier is as it should be. Of an offline tier nothing else is known.
 std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief relief);

@@ -60,8 +60,8 @@ json to_json(const Receipt& receipt) {
 // Handles one connection: reads a request and answers it.
 class ControlServer::Handler {
  public:
-  Handler(const Parts& parts, int socket, int wake, std::atomic<bool>& has_request)
-      : parts_(parts), socket_(socket), wake_(wake), has_request_(has_request) {}
+  Handler(const Parts& parts, Mutex& marking, int socket, int wake, std::atomic<bool>& has_request)
+      : parts_(parts), marking_(marking), socket_(socket), wake_(wake), has_request_(has_request) {}
 
   void run() {
     json request;
@@ -292,7 +292,8 @@ class ControlServer::Handler {
 
   // Empty, or why it can't be marked.
   std::string mark(Tier& tier, bool draining) {
-    if (std::string why = draining ? why_no_drain(tier) : ""; !why.empty()) return why;
+    const MutexLock lock(marking_);
+    if (std::string why = draining ? why_no_drain(parts_.pool, tier) : ""; !why.empty()) return why;
     const auto set = tier.set_draining(draining);
     if (set) return "";
     if (failed_with(set, EROFS))
@@ -349,23 +350,6 @@ class ControlServer::Handler {
     // Cancelled meanwhile. A cancel that comes after this check removes the mark itself.
     const auto kept = parts_.pool.set_retired(tier->index(), false);
     return kept ? cancelled : json{{"error", kept.error().text()}};
-  }
-
-  // Why the tier cannot be drained; empty if it can. A mark that has no use must not be left.
-  std::string why_no_drain(const Tier& tier) const {
-    if (tier.facts().read_only && tier.online()) {
-      return "tier " + tier.name() +
-             " is read-only: its files can't move away; see dmesg for the reason";
-    }
-    if (can_be_emptied(parts_.pool, tier) || !tier.online()) return "";
-    std::string others;
-    for (const auto& other : parts_.pool) {
-      if (other->index() == tier.index()) continue;
-      others += (others.empty() ? "" : ", ") + other->name() + " " +
-                std::string(words_of(other->intake()));
-    }
-    return "no other tier takes the files of " + tier.name() +
-           (others.empty() ? ": the pool has no other" : ": " + others);
   }
 
   // Why a drain has not moved a file, and whether that is a lack of room.
@@ -719,6 +703,7 @@ class ControlServer::Handler {
   }
 
   const Parts& parts_;
+  Mutex& marking_;
   const int socket_;
   const int wake_;
   std::atomic<bool>& has_request_;
@@ -798,7 +783,7 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     const auto handle = [this, &each] {
       begin_thread("sluice-talk");
       try {
-        Handler(parts_, each.socket.get(), wake_.get(), each.has_request).run();
+        Handler(parts_, marking_, each.socket.get(), wake_.get(), each.has_request).run();
       } catch (const std::exception& e) {
         log::get().error("unexpected exception in a control request: what={}", e.what());
       }

@@ -63,6 +63,9 @@ class ControlServer {
   const UniqueFd wake_;  // an eventfd; readable once the server must stop
   const std::string path_;
   const Parts parts_;
+  // Held from the search for a tier that takes a tier's files until the tier is marked: of two
+  // drains at once, neither may count on the other's tier.
+  Mutex marking_;
   struct Connection;
   std::list<std::unique_ptr<Connection>> connections_;  // used only by the accepting thread
   std::jthread acceptor_;

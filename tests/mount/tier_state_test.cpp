@@ -6,10 +6,14 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
 
 #include "tests/mount/tiers.hpp"
 #include "tests/support/files.hpp"
@@ -116,6 +120,31 @@ TEST_F(TierStateTest, ADrainedTierSaysSo) {
   const CommandResult drained = sluice({"tier", "drain", "ssd", *this / ""});
   EXPECT_TRUE(is_in("ssd", "draining")) << drained.out << drained.err << mount().status();
   expect_said("ssd", "draining");
+}
+
+TEST_F(TierStateTest, DrainsAtOnceLeaveATierThatTakesFiles) {
+  start({"--no-migrate"});
+  const std::vector<std::string> names{"nvme", "ssd", "hdd"};
+  for (int round = 0; round < 5; ++round) {
+    std::array<CommandResult, 3> drains;
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < names.size(); ++i)
+        threads.emplace_back([&, i] {
+          drains[i] = sluice({"tier", "drain", names[i], *this / ""});
+        });
+    }
+    const auto refused = std::count_if(drains.begin(), drains.end(), [](const CommandResult& each) {
+      return each.err.find("no other tier takes the files") != std::string::npos;
+    });
+    EXPECT_EQ(refused, 1) << drains[0].err << drains[1].err << drains[2].err;
+    const auto marked = std::count_if(names.begin(), names.end(), [&](const std::string& name) {
+      return tier(name).at("draining").get<bool>();
+    });
+    EXPECT_EQ(marked, 2) << mount().status();
+    for (const std::string& name : names)
+      EXPECT_TRUE(sluice({"tier", "drain", name, "--cancel", *this / ""}).ok());
+  }
 }
 
 TEST_F(TierStateTest, AFilesystemThatFoundErrorsIsDegraded) {
