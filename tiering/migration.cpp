@@ -343,6 +343,8 @@ void Migration::resume_requests() {
 }
 
 bool Migration::is_resuming() const {
+  // A move that did not find its file is searched for again.
+  if (mover_.must_search()) return true;
   const MutexLock lock(mutex_);
   return resume_due_ || resumes_;
 }

@@ -134,6 +134,8 @@ json Reporter::requests() const {
 
 json Reporter::migration() const {
   Mover& mover = parts_.migration.mover();
+  // Before the queue is counted: what comes out of the one must be seen in the other.
+  const bool is_resuming = parts_.migration.is_resuming();
   const Mover::Progress now = mover.progress();
   const Twins::Totals twins = parts_.pool.twins().totals();
   json between = json::array();
@@ -148,7 +150,7 @@ json Reporter::migration() const {
           {"policy", options.policy},
           {"optimize", options.optimize},
           {"paused", mover.is_paused()},
-          {"resuming", parts_.migration.is_resuming()},
+          {"resuming", is_resuming},
           {"next_pass", parts_.migration.next_pass()},
           {"passing", parts_.migration.is_passing()},
           {"moved", now.moved},
