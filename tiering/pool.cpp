@@ -600,12 +600,14 @@ Tier* Pool::by_name(std::string_view name) const {
 
 std::vector<TierIndex> Pool::placement() const {
   std::vector<std::pair<Intake, TierIndex>> takers;
+  takers.reserve(size());
   for (const auto& tier : *this) {
     const Intake intake = tier->intake();
     if (intake <= Intake::Failing) takers.emplace_back(intake, tier->index());
   }
   std::sort(takers.begin(), takers.end());
   std::vector<TierIndex> out;
+  out.reserve(takers.size());
   for (const auto& [intake, tier] : takers) {
     // A draining or failing tier gets new files only if there is no other tier.
     if (intake >= Intake::Draining && takers.front().first != intake) break;
@@ -630,8 +632,8 @@ bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) 
   if (space.twins > 0) return true;
   // Moving helps only if another tier has more room than the file could get here.
   return std::any_of(begin(), end(), [&](const auto& tier) {
-    return is_usable(tier->facts()) && tier->device() != here.device() &&
-           tier->room() > room + bytes;
+    return tier->device() != here.device() && tier->room() > room + bytes &&
+           is_usable(tier->facts());
   });
 }
 

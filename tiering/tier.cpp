@@ -33,6 +33,10 @@ constexpr std::chrono::nanoseconds kSpaceMaxAge = std::chrono::milliseconds(50);
 constexpr std::chrono::nanoseconds kFailingFor = std::chrono::minutes(1);
 constexpr int kIdentifyRetries = 16;
 
+std::uint64_t reserve_of(const TierLimits& limits, const Space& space) {
+  return limits.reserve.value_or(std::min(space.total / 50, kMaxDefaultReserve));
+}
+
 std::int64_t monotonic_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // Opens the same directory through a private mount that does not update access times.
@@ -460,8 +464,10 @@ void Tier::refresh_space() const {
   measured_.read_at = monotonic_ns();
 }
 
-Space Tier::space() const {
-  if (monotonic_ns() - measured_.read_at.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
+Space Tier::space() const { return space(monotonic_ns()); }
+
+Space Tier::space(std::int64_t now) const {
+  if (now - measured_.read_at.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
     refresh_space();
   return {measured_.total.load(std::memory_order_relaxed),
           measured_.free.load(std::memory_order_relaxed),
@@ -476,12 +482,14 @@ std::uint64_t Tier::room() const {
   return free > promised ? free - promised : 0;
 }
 
-std::uint64_t Tier::reserve() const {
-  return limits().reserve.value_or(std::min(space().total / 50, kMaxDefaultReserve));
-}
+std::uint64_t Tier::reserve() const { return reserve_of(limits(), space()); }
 
 bool Tier::is_read_only() const {
   static_cast<void>(space());  // reads the flags of the filesystem, too
+  return is_known_read_only();
+}
+
+bool Tier::is_known_read_only() const {
   return measured_.is_read_only.load(std::memory_order_relaxed) ||
          trouble_.has_given_up.load(std::memory_order_relaxed);
 }
@@ -496,14 +504,18 @@ void Tier::note_failure(int code) {
   trouble_.failing_until = monotonic_ns() + kFailingFor.count();
 }
 
-int Tier::failure() const {
-  return monotonic_ns() < trouble_.failing_until.load(std::memory_order_relaxed)
+int Tier::failure() const { return failure(monotonic_ns()); }
+
+int Tier::failure(std::int64_t now) const {
+  return now < trouble_.failing_until.load(std::memory_order_relaxed)
              ? trouble_.failure.load(std::memory_order_relaxed)
              : 0;
 }
 
+// Each create asks every tier, so the clock and the limits are read once.
 TierFacts Tier::facts() const {
-  const Space space = this->space();
+  const std::int64_t now = monotonic_ns();
+  const Space space = this->space(now);
   const TierLimits limits = this->limits();
   return {.total = space.total,
           .used = space.used(),
@@ -512,9 +524,9 @@ TierFacts Tier::facts() const {
           .threshold = limits.threshold,
           .online = online(),
           .draining = is_draining(),
-          .read_only = is_read_only(),
-          .failing = failure() != 0,
-          .reserve = reserve(),
+          .read_only = is_known_read_only(),
+          .failing = failure(now) != 0,
+          .reserve = reserve_of(limits, space),
           .disk_used = space.used()};
 }
 

@@ -210,6 +210,11 @@ class Tier {
   void read_flags(const Root& root) REQUIRES(mutex_);
   void go_offline(std::string why);
   void check_writable();
+  // What the public functions of these names say, for callers that have read the clock and the
+  // limits.
+  Space space(std::int64_t now) const;
+  int failure(std::int64_t now) const;
+  bool is_known_read_only() const;
 
   const TierIndex index_;
   const TierSettings settings_;  // its limits are those of the beginning; see limits_

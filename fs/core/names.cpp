@@ -109,7 +109,8 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
     SLUICE_TRY(parts_.away.note_new_name(parent, known, name));
   }
   std::vector<TierIndex> order = parts_.pool.placement();
-  Error failure = no_tier(parts_.pool);
+  if (order.empty()) return no_tier(parts_.pool);
+  Error failure(EIO, "make a file");  // that of the first tier takes its place
   if (const TierIndex wanted = parts_.pins.wanted(parent, name); wanted != kNoTier) {
     // Try the tier of the pin or rule first. It is not in the list if it is being emptied.
     const auto at = std::find(order.begin(), order.end(), wanted);
