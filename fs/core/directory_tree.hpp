@@ -69,9 +69,12 @@ class DirectoryTree {
   // Like locate(), but finds the file that the kernel knows under `name`, for operations that
   // remove or replace it. ESTALE if that file no longer has the name: the kernel then looks the
   // name up again, checks permissions and repeats its request.
-  Result<std::vector<Located>> locate_for_kernel(const InodePtr& parent,
-                                                 const OpenCopies& directory, const char* name,
-                                                 NamesHeld held);
+  struct KernelName {
+    std::vector<Located> found;  // empty: there is no such name
+    InodePtr inode;              // of what was found
+  };
+  Result<KernelName> locate_for_kernel(const InodePtr& parent, const OpenCopies& directory,
+                                       const char* name, NamesHeld held);
   // The file that the kernel knows under `name`, if it may be moving; nullptr otherwise.
   InodePtr moving_file(const InodePtr& directory, const char* name, NamesHeld held);
 

@@ -117,11 +117,12 @@ bool DirectoryTree::take_identity(const Located& copy, const Identity& identity,
   return true;
 }
 
-Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& parent,
-                                                              const OpenCopies& directory,
-                                                              const char* name, NamesHeld held) {
+Result<DirectoryTree::KernelName> DirectoryTree::locate_for_kernel(const InodePtr& parent,
+                                                                   const OpenCopies& directory,
+                                                                   const char* name,
+                                                                   NamesHeld held) {
   auto found = SLUICE_TRY(locate(directory, name, held));
-  if (found.empty()) return found;
+  if (found.empty()) return KernelName{};
   if (!is_directory(found)) {
     // Slower tiers may have files with the same name.
     for (const OpenCopy& copy : directory.reachable) {
@@ -131,6 +132,7 @@ Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& pa
     }
   }
   const Located* meant = nullptr;
+  InodePtr known;
   std::tuple<bool, std::int64_t, bool> best{};
   for (const Located& each : found) {
     const InodePtr inode = table_.find(each);
@@ -144,21 +146,22 @@ Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& pa
                           state->place().tier == each.tier};
     if (meant != nullptr && rank <= best) continue;
     meant = &each;
+    known = inode;
     best = rank;
   }
   if (meant == nullptr) return Error(ESTALE, "the name belongs to another file now");
-  if (S_ISDIR(meant->st.st_mode) && is_directory(found)) return found;
-  return std::vector{*meant};
+  if (S_ISDIR(meant->st.st_mode) && is_directory(found))
+    return KernelName{std::move(found), std::move(known)};
+  return KernelName{{*meant}, std::move(known)};
 }
 
 InodePtr DirectoryTree::moving_file(const InodePtr& directory, const char* name, NamesHeld held) {
   while (names_lock_.has_moves()) {
     const std::uint64_t switches = names_lock_.switches();
     const auto copies = open_copies(directory);
-    const auto found = copies ? locate_for_kernel(directory, *copies, name, held) : copies.error();
-    if (!found) break;
-    if (!found->empty())
-      return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0]) : nullptr;
+    const auto there = copies ? locate_for_kernel(directory, *copies, name, held) : copies.error();
+    if (!there) break;
+    if (there->inode) return S_ISREG(there->inode->type) ? there->inode : nullptr;
     if (names_lock_.switches() == switches) break;
   }
   return nullptr;

@@ -280,14 +280,14 @@ InodePtr InodeTable::find(InodeId id) const {
 }
 
 InodePtr InodeTable::find(const Located& found) const {
-  const InodeId displaced = displaced_identity(pool_[found.tier].member().slot, found.handle).id;
-  for (const InodeId id : {found.identity.id, displaced}) {
-    const InodePtr inode = find(id);
-    if (!inode) continue;
+  const auto find_as = [&](InodeId id) {
+    InodePtr inode = find(id);
+    if (!inode) return inode;
     Inode::Locked state(*inode);
-    if (is_same(*inode, *state, found)) return inode;
-  }
-  return nullptr;
+    return is_same(*inode, *state, found) ? inode : nullptr;
+  };
+  if (InodePtr inode = find_as(found.identity.id)) return inode;
+  return find_as(displaced_identity(pool_[found.tier].member().slot, found.handle).id);
 }
 
 InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,

@@ -233,11 +233,10 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
 // Called before the last name of a file is removed. A process that looked the name up before may
 // still open and read the file, as on any filesystem, so a descriptor is kept until the kernel
 // forgets the file. The engine must release the file, or its blocks would stay allocated.
-void Names::keep_open_after_unlink(const Located& victim) {
+void Names::keep_open_after_unlink(const Located& victim, const InodePtr& file) {
   if (S_ISDIR(victim.st.st_mode) || victim.st.st_nlink != 1) return;
   parts_.engine.forget(FileId{victim.st.st_dev, victim.st.st_ino});
-  const InodePtr file = parts_.table.find(victim);
-  if (!file || victim.handle.empty()) return;
+  if (victim.handle.empty()) return;
   auto fd = parts_.pool[victim.tier].open(victim.handle, O_PATH);
   // If descriptors are scarce, none is kept. An open may then fail with ESTALE, and the kernel
   // looks the name up again.
@@ -253,10 +252,10 @@ void Names::keep_open_after_unlink(const Located& victim) {
   if (is_served) parts_.descriptors.keep_in_existence(*file, kept->get());
 }
 
-void Names::last_name_gone(const Located& victim) {
+void Names::last_name_gone(const Located& victim, const InodePtr& file) {
   parts_.pool.twins().forget(victim.identity.id);
   parts_.file_is_gone(victim.identity.id);
-  if (const InodePtr file = parts_.table.find(victim)) file->is_gone = true;
+  file->is_gone = true;
 }
 
 // A removed directory can still be the working directory of a process, and can then be reached only
@@ -318,15 +317,15 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name,
                                   const KernelRequest& request) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   if (SLUICE_TRY(was_removed(copies, name, request))) return {};
-  const auto found =
+  const auto [found, file] =
       SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
-  keep_open_after_unlink(found[0]);
+  keep_open_after_unlink(found[0], file);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
   const ShownTimes::NameChange changing(parts_.times, *directory);
   request.remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
-  if (found[0].st.st_nlink == 1) last_name_gone(found[0]);
+  if (found[0].st.st_nlink == 1) last_name_gone(found[0], file);
   parts_.budgets.name_gone(directory, name, found[0].identity.id);
   return {};
 }
@@ -428,7 +427,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name, const KernelRequest&
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   if (SLUICE_TRY(was_removed(copies, name, request))) return {};
   const auto found =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes)).found;
   if (found.empty()) return Error(ENOENT, "rmdir");
   if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
   // If a copy of the parent is offline, a copy of this directory may be, too, with files in it.

@@ -120,9 +120,10 @@ class Names {
                      const std::function<Result<void>(int directory)>& make_it);
   Result<Entry> try_link(InodeId id, InodeId new_parent, const char* new_name,
                          const KernelRequest& request);
-  void keep_open_after_unlink(const Located& victim);
+  // `file` is the inode of `victim`.
+  void keep_open_after_unlink(const Located& victim, const InodePtr& file);
   // The file `victim` has lost its last name.
-  void last_name_gone(const Located& victim);
+  void last_name_gone(const Located& victim, const InodePtr& file);
   void set_removed(const std::vector<Located>& directory, bool removed);
   void set_removed(const InodePtr& directory, bool removed);
   // After a directory was removed. Does nothing for other files.

@@ -154,9 +154,9 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   if (SLUICE_TRY(was_renamed(from, from_copies, name, to, to_copies, new_name, flags, request)))
     return {};
   const auto source =
-      SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesHeld::Yes));
+      SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesHeld::Yes)).found;
   if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
-  const auto target =
+  const auto [target, target_file] =
       SLUICE_TRY(parts_.tree.locate_for_kernel(to, to_copies, new_name, NamesHeld::Yes));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
@@ -185,7 +185,8 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
     return Error(EIO, "rename: two files have the new name; run 'sluice fsck'");
   }
   if (replaces) {
-    is_directory(target) ? set_removed(target, true) : keep_open_after_unlink(target[0]);
+    is_directory(target) ? set_removed(target, true)
+                         : keep_open_after_unlink(target[0], target_file);
   }
   if (target.empty()) SLUICE_TRY(parts_.away.note_new_name(to, to_copies, new_name));
   const auto done =
@@ -193,7 +194,8 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
   if (replaces && is_directory(target)) end_budget(target[0].identity.id);
-  if (replaces && !is_directory(target) && target[0].st.st_nlink == 1) last_name_gone(target[0]);
+  if (replaces && !is_directory(target) && target[0].st.st_nlink == 1)
+    last_name_gone(target[0], target_file);
   renamed(from, name, source, to, new_name, target, flags);
   return {};
 }
