@@ -39,8 +39,8 @@ const bool kSpins = std::thread::hardware_concurrency() >= 8;
 constexpr int kWakeSignal = SIGUSR1;
 // A larger request keeps the buffer that it was read into until it is done. Most are far smaller.
 constexpr std::size_t kSmallRequest = 8 << 10;
-// Buffers that are kept for threads that will wait for a request.
-constexpr std::size_t kMostFree = 4;
+// Buffers that are kept without need, by threads or for those that will wait for a request.
+constexpr std::size_t kMostKept = 4;
 
 }  // namespace
 
@@ -49,11 +49,16 @@ constexpr std::size_t kMostFree = 4;
 // with EIO instead of keeping it for the next daemon.
 class DeviceLoop::Buffer {
  public:
-  explicit Buffer(std::size_t size)
+  // `count` is how many there are.
+  Buffer(std::size_t size, std::atomic<std::size_t>& count)
       : size_(size),
+        count_(count),
         memory_(::mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0)) {}
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0)) {
+    count_.fetch_add(1, std::memory_order_relaxed);
+  }
   ~Buffer() {
+    count_.fetch_sub(1, std::memory_order_relaxed);
     if (memory_ != MAP_FAILED) ::munmap(memory_, size_);
   }
   Buffer(const Buffer&) = delete;
@@ -65,6 +70,7 @@ class DeviceLoop::Buffer {
 
  private:
   const std::size_t size_;
+  std::atomic<std::size_t>& count_;
   void* const memory_;
 };
 
@@ -202,7 +208,7 @@ std::unique_ptr<DeviceLoop::Buffer> DeviceLoop::take_buffer() {
       return buffer;
     }
   }
-  auto buffer = std::make_unique<Buffer>(largest_);
+  auto buffer = std::make_unique<Buffer>(largest_, buffers_);
   if (*buffer) return buffer;
   log::get().error("no memory for requests: bytes={}", largest_);
   return nullptr;
@@ -210,7 +216,7 @@ std::unique_ptr<DeviceLoop::Buffer> DeviceLoop::take_buffer() {
 
 void DeviceLoop::give_back(std::unique_ptr<Buffer> buffer) {
   MutexLock lock(buffers_mutex_);
-  if (free_buffers_.size() < kMostFree) free_buffers_.push_back(std::move(buffer));
+  if (free_buffers_.size() < kMostKept) free_buffers_.push_back(std::move(buffer));
 }
 
 void DeviceLoop::free_unused_buffers() {
@@ -218,13 +224,11 @@ void DeviceLoop::free_unused_buffers() {
   if (free_buffers_.size() > 1) free_buffers_.resize(1);
 }
 
-// Passes a request on. The buffer does not stay with a small one, which may take long.
-void DeviceLoop::pass_on(std::unique_ptr<Buffer> buffer, std::size_t size) {
-  if (size > kSmallRequest) {
-    take_({buffer->data(), size});
-    give_back(std::move(buffer));
-    return;
-  }
+// Passes a request on. If there are many buffers, this one does not stay with a small request,
+// which may take long. Otherwise the thread keeps it for its next request, which saves the lock.
+void DeviceLoop::pass_on(std::unique_ptr<Buffer>& buffer, std::size_t size) {
+  if (size > kSmallRequest || buffers_.load(std::memory_order_relaxed) <= kMostKept)
+    return take_({buffer->data(), size});
   alignas(std::max_align_t) std::array<std::byte, kSmallRequest> request;
   std::memcpy(request.data(), buffer->data(), size);
   give_back(std::move(buffer));
@@ -254,8 +258,9 @@ void DeviceLoop::work() {
         if (more && waiting_ == 0 && !wake_one()) add_thread();
       }
     }
-    pass_on(std::exchange(buffer, nullptr), static_cast<std::size_t>(got));
+    pass_on(buffer, static_cast<std::size_t>(got));
     if (waiting_ > 0 && !has_request()) {
+      if (buffer) give_back(std::move(buffer));
       if (!park()) break;
     } else {
       ++waiting_;

@@ -9,7 +9,8 @@
 // one more is woken or started.
 //
 // Threads share the buffers for requests, each as large as the largest request. A thread has one
-// while it waits for a request, and while it works on a large one.
+// while it waits for a request, and while it works on a large one. While there are few, it keeps
+// its own until it is not needed any more.
 //
 // Threads: run() and stop() are called by different threads; the function must be thread-safe.
 #pragma once
@@ -48,7 +49,7 @@ class DeviceLoop {
   class Buffer;
 
   void work();
-  void pass_on(std::unique_ptr<Buffer> buffer, std::size_t size);
+  void pass_on(std::unique_ptr<Buffer>& buffer, std::size_t size);
   // nullptr if there is no memory.
   std::unique_ptr<Buffer> take_buffer();
   void give_back(std::unique_ptr<Buffer> buffer);
@@ -76,6 +77,7 @@ class DeviceLoop {
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // running, or in `finished_`
   std::vector<std::thread::id> finished_ GUARDED_BY(mutex_);
   std::vector<Parked*> parked_ GUARDED_BY(mutex_);  // the one that was active last is at the end
+  std::atomic<std::size_t> buffers_{0};             // how many there are; a hint
   Mutex buffers_mutex_ ACQUIRED_AFTER(mutex_);
   std::vector<std::unique_ptr<Buffer>> free_buffers_ GUARDED_BY(buffers_mutex_);
 };
