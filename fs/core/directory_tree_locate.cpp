@@ -150,8 +150,8 @@ Result<DirectoryTree::KernelName> DirectoryTree::locate_for_kernel(const InodePt
     best = rank;
   }
   if (meant == nullptr) return Error(ESTALE, "the name belongs to another file now");
-  if (S_ISDIR(meant->st.st_mode) && is_directory(found))
-    return KernelName{std::move(found), std::move(known)};
+  const bool are_all = S_ISDIR(meant->st.st_mode) && is_directory(found);
+  if (found.size() == 1 || are_all) return KernelName{std::move(found), std::move(known)};
   return KernelName{{*meant}, std::move(known)};
 }
 

@@ -222,7 +222,7 @@ bool InodeTable::rest(Shard& s, std::uint64_t id) const {
   return true;
 }
 
-InodePtr InodeTable::wake(const Resting& resting) const {
+InodePtr InodeTable::wake(Resting& resting) const {
   InodeRecord& record = *resting.record;
   auto inode = std::make_shared<Inode>(Identity{InodeId{record.inode}, record.generation},
                                        record.type & S_IFMT);
@@ -236,7 +236,7 @@ InodePtr InodeTable::wake(const Resting& resting) const {
   state->copies.reserve(1);
   state->copies.push_back(
       {resting.tier, {std::string(place.handle.data(), place.handle_size)}, {}, resting.place});
-  state->name = {InodeId{record.parent}, resting.name, record.kernel_knows_since};
+  state->name = {InodeId{record.parent}, std::move(resting.name), record.kernel_knows_since};
   state->size_hint = resting.size_hint;
   state->pages.stale = resting.has_stale_pages;
   state->pages.kernel_mtime = resting.kernel_mtime;
@@ -363,8 +363,12 @@ void InodeTable::forget(InodeId id, std::uint64_t count) {
   {
     Shard& s = shard(id);
     MutexLock lock(s.mutex);
-    if (id == kRootId || forget_resting(s, id, count) || !find_in(s, id)) return;
-    const auto found = s.inodes.find(to_number(id));
+    if (id == kRootId) return;
+    auto found = s.inodes.find(to_number(id));
+    if (found == s.inodes.end()) {
+      if (forget_resting(s, id, count) || !find_in(s, id)) return;
+      found = s.inodes.find(to_number(id));
+    }
     Inode& inode = *found->second;
     inode.lookups_ -= std::min(inode.lookups_, count);
     if (inode.record_ != nullptr)
@@ -378,11 +382,12 @@ void InodeTable::forget(InodeId id, std::uint64_t count) {
     for (Copy& copy : state->copies) remove_record(std::exchange(copy.record, nullptr));
   }
   // Others may still refer to the inode, but a descriptor would keep the blocks of a deleted file.
-  // `copies` closes the descriptors after the locks are released, because closing can take long.
-  std::vector<Copy> copies;
+  // They are closed after the locks are released, because closing can take long.
+  std::vector<SharedFd> closing;
   Inode::Locked state(*last);
-  copies = state->copies;
-  state->close_descriptors();
+  for (Copy& copy : state->copies) {
+    if (copy.fd && !copy.handle.empty()) closing.push_back(std::exchange(copy.fd, nullptr));
+  }
 }
 
 std::size_t InodeTable::size() const {

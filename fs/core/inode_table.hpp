@@ -121,7 +121,8 @@ class InodeTable {
   void rest_oldest(Shard& s, std::size_t tries) const REQUIRES(s.mutex);
   bool can_rest(const InodePtr& inode, const InodeState& state) const;
   bool rest(Shard& s, std::uint64_t id) const REQUIRES(s.mutex);
-  InodePtr wake(const Resting& resting) const;
+  // The caller then removes `resting` from the table.
+  InodePtr wake(Resting& resting) const;
   bool forget_resting(Shard& s, InodeId id, std::uint64_t count) REQUIRES(s.mutex);
   void visit_resting(Shard& s, const Visit& visit) const REQUIRES(s.mutex);
   // The inode, which rests no more; nullptr if there is none.
