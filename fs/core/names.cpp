@@ -31,6 +31,12 @@ Error no_tier(const Pool& pool) {
 // Whether the error applies to one tier only, so that another tier can be tried.
 bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROFS; }
 
+// The copy of the directory in which the file was found.
+const OpenCopy& copy_with(const OpenCopies& directory, const Located& found) {
+  return *std::find_if(directory.reachable.begin(), directory.reachable.end(),
+                       [&](const OpenCopy& copy) { return copy.tier->index() == found.tier; });
+}
+
 }  // namespace
 
 // For NFS, the kernel also looks up "." and "..".
@@ -321,7 +327,7 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name,
       SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesHeld::Yes));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_open_after_unlink(found[0], file);
-  const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
+  const OpenCopy& at = copy_with(copies, found[0]);
   const ShownTimes::NameChange changing(parts_.times, *directory);
   request.remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
