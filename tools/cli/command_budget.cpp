@@ -43,17 +43,17 @@ files that are open, that were written in the last minute, that have a pin insid
 directory or a hard link outside it, or that the user who set the budget could not
 delete. If nothing may be deleted, new files there fail with ENOSPC.
 
-If files go because of SIZE, it first lists them (how many, how much, the first ten) and
+If SIZE makes it delete files, it first lists them (how many, how much, the first ten) and
 asks. Without a terminal it refuses, unless there is --yes. A budget that deletes nothing
-now, or no more than the one before, is set at once. What is used, written or opened
-before the deletion, which takes seconds, can change which files go.
+now, or no more than the one before, is set at once. The deletion takes seconds. If files
+are used, written or opened meanwhile, others may be deleted instead.
 
 With DIR alone, shows its budget. If DIR is the root of a mount, or without DIR, lists
 all budgets of the mount (root only), how much of each is used, and how much was deleted
 since the mount. 'sluice plan' shows what would be deleted next, 'sluice moves' what was.
 
-The budget is stored with the directory as the attribute user.sluice.budget. Who sets
-that attribute is not asked.
+The budget is stored with the directory as the attribute user.sluice.budget. Setting
+that attribute directly asks no question.
 
 Examples:
   sluice budget /mnt/pool/kv-cache 200GiB --dry-run
@@ -158,10 +158,12 @@ class Setting {
         why = "the daemon cannot say what would be deleted; is it an older version?";
         break;
       case ETIMEDOUT:
-        why = "it has too many files to say within half a minute what would be deleted";
+        why =
+            "listing its files takes more than half a minute, so what would be deleted is not "
+            "known";
         break;
       case EBUSY:
-        why = "another command of yours asks already what a budget would delete; try again";
+        why = "you are already running a preview of a budget; try again when it has ended";
         break;
       case EAGAIN:
         why = "the daemon was restarted; try again";
@@ -217,17 +219,17 @@ class Setting {
       out += style_.paint(Color::Bold, about + sum_text(now)) + ": within seconds\n";
     if (number_of(later, "files") > 0)
       out += style_.paint(Color::Bold, about + sum_text(later)) +
-             ": later, when not in use any more and a minute after the last write\n";
+             ": later, once they are not in use and were not written for a minute\n";
     for (const auto& [why, sum] : member_of(preview_, "kept").items())
       out += "not deleted: " + sum_text(sum) + " (" + kept_text(why) + ")\n";
     if (!flag_of(preview_, "complete"))
-      out += "There was no time to look at all files: more may go.\n";
+      out += "There was no time to look at all files: more may be deleted.\n";
     if (const auto over = number_of(preview_, "over"); over > 0)
       out += format_size(over) +
              " above the budget stay, because nothing else may be deleted; until that changes, new "
              "files there fail with 'No space left on device'\n";
     if (going() > 0)
-      out += "Files that are used, written or opened before they go can change this choice.\n";
+      out += "If files are used, written or opened before that, others may be deleted instead.\n";
     return out;
   }
 
@@ -330,7 +332,7 @@ int command_budget(int argc, char** argv) {
   if (size.empty() && (request.dry_run || request.yes))
     return misuse("budget", "--dry-run and --yes need a DIR and a SIZE");
   if (request.dry_run && request.yes)
-    return misuse("budget", "--dry-run sets nothing, so --yes says nothing; give one of them");
+    return misuse("budget", "--dry-run and --yes cannot be used together");
   if (request.directory.empty()) return list_budgets(*style, "", request.json);
   if (!size.empty() && size != "none" && parse_size(size).value_or(0) == 0)
     return misuse("budget", "'" + log::escaped(size) + "' is not a size; write it like 200GiB");

@@ -29,14 +29,14 @@ Explains for each file where it is and why, how hot it is, and what would move i
   heat     its score: each access adds 1, and the score halves every half_life
   why      why it is on this tier
   wants    the tier it should be on; 'but' says why it does not move there
-  value    how often it is used, and for each border between two tiers the waiting
-           that it saves on the faster one, and what room there is worth
+  value    how often it is used, and for each tier how much waiting it saves there
+           compared with the next slower tier, and what room there is worth
   pin      the pin that applies to it, and where that pin is set
   rule     the rule of the configuration that matches it
   budget   for each budget above it, when it is deleted, or why it is not
   up, down the scores at which it moves, with policy = "thresholds"
-  stays    how long it will not move because it arrived recently (min_stay); it does
-           when its tier runs out of room
+  stays    how long it will not move because it arrived recently (min_stay); it may move
+           earlier if its tier runs out of room
   twin     the tier with an old copy that takes the file's place if it goes back unchanged
   moving, queued, waiting
            a move in progress, a move that waits for its turn, or one that cannot start

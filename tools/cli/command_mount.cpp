@@ -45,7 +45,7 @@ reach the files through the mount alone. If users can enter a tier by its path, 
 warning names the command that closes it.
 
 Each option is also SLUICE_<NAME> in the environment (SLUICE_SMALL_FILE) and
-<name> in the file (small_file). Flags win over the environment, which wins over
+<name> in the file (small_file). Flags override the environment, which overrides
 the file. SLUICE_TIER holds tiers separated by ';'; SLUICE_CONFIG names the file;
 SLUICE_DEBUG holds what --debug takes, separated by commas. Durations are numbers
 with a unit: s, min, h, d, w. sluice.toml(5) describes all options, and the rules,

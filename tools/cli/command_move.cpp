@@ -41,12 +41,12 @@ constexpr HelpText kHelp{.usage =
                          .details = R"(
 Moves files to a tier now; for a directory, every regular file below it. The daemon
 makes the moves in the background; --wait waits for them. Moves that are not made yet
-go on at the next mount, or after a crash. Automatic migration may move a file again
+are made after the next mount, or after a crash. Automatic migration may move a file again
 after min_stay; use 'sluice pin' to keep it on the tier.
 
---cancel stops the copy of a move that is running, and the file stays where it is; so
-does a move to the tier that a file is on. Whoever may move a file may cancel its move,
-also one of automatic migration, which may plan it again.
+--cancel ends a move that is still copying, and the file stays where it is. A move to the
+tier that a file is on does the same. Whoever may move a file may cancel its move, even
+one of automatic migration, which may plan it again.
 
 Examples:
   sluice move --to nvme /mnt/pool/datasets/today
@@ -391,10 +391,10 @@ class Canceller {
       if (moving.is_object()) to = text_of(moving, "to");
       if (!moving.is_object() && !to.empty() && tier != to) return cancelled_.add(file.path, tier);
       if (!moving.is_object() || tier == to)
-        return report(log::escaped(file.path) + ": too late, it is already moved to " + tier);
+        return report(log::escaped(file.path) + ": too late, it has already moved to " + tier);
       if (steady_clock::now() > until) {
-        return report(log::escaped(file.path) + ": too late, the last step of its move to " + to +
-                      " runs");
+        return report(log::escaped(file.path) + ": too late, its move to " + to +
+                      " is in its last step");
       }
       std::this_thread::sleep_for(kRestFor);
     }

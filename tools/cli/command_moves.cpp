@@ -41,13 +41,13 @@ constexpr HelpText kHelp{
 Shows the moves that run, with what is copied so far; those that queue, in their order;
 and those that wait for something, such as a file that is open, each with its reason.
 Then come the newest moves that were made, failed or were cancelled, and the files that
-were deleted because their directory has a budget. Bursts of small moves are summed up
+were deleted because their directory has a budget. Bursts of small moves are combined
 in one line; --json has each of them. The daemon keeps records of the last 100,000
 moves.
 
 PATH is a mount, or a file or directory in it: then only its moves are shown, or those
-of everything below it. PATH may be deleted by now, and may be spelled as these lists
-show it. A file is found even if it was renamed since. PATH can be omitted if the
+of everything below it. PATH may name a file that was deleted, and may be copied from
+these lists. A file is found even if it was renamed since. PATH can be omitted if the
 current directory is in a mount, or if there is only one mount.
 
 Examples:

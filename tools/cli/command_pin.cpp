@@ -31,7 +31,7 @@ Keeps files on a tier, whatever their heat and the rules. The pin of a directory
 applies to everything below it, unless a file or a directory in between has its own
 pin. Files on other tiers move to the pinned tier in the background. A file with hard
 links in several pinned directories goes to the fastest of their tiers; 'sluice explain'
-knows the pin of one name.
+shows only the pin that applies to the given name.
 
 The pin is stored with the file as the attribute user.sluice.pin.
 
@@ -169,8 +169,8 @@ int command_pin(int argc, char** argv) {
     if (tier != "hbm") return "";
     if (const auto room = read_attribute(target.mount, kHbmOption); room && *room == "0") {
       std::fprintf(stderr,
-                   "%s is pinned, but copied to GPU memory only when the mount has the option "
-                   "hbm, which is 0\n",
+                   "%s is pinned, but it is not copied to GPU memory, because the option hbm of "
+                   "the mount is 0; see sluice.toml(5)\n",
                    log::escaped(target.path).c_str());
     }
     return "";

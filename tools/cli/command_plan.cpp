@@ -27,10 +27,10 @@ constexpr HelpText kHelp{.usage = "sluice plan [--json] [--limit N] [--bytes] [M
                          .details = R"(
 Shows what a pass would move now, and why, without moving anything. Moves are listed
 in the order in which they would be made. Files that should move but cannot yet are
-counted by reason. Below are the waiting that the moves save, and of each tier what
-room there is worth (its price), or why no files go there or leave it. Of directories
-with a budget, the files that would be deleted next are shown, without those that may
-not be deleted now. 'sluice tier run' makes such a pass.
+counted by reason. The lines below say how much waiting the moves save and, for each
+tier, what room there is worth (its price), or why no files go there or leave it. For
+directories with a budget it shows the files that would be deleted next, without those
+that may not be deleted now. 'sluice tier run' runs such a pass.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.

@@ -18,12 +18,12 @@ constexpr HelpText kHelp{
     .details = R"(
 Makes a mount read its configuration file again and use what has changed: policy,
 thresholds, rules, watermarks, reserve, windows, bandwidth and log level, among others.
-Files stay open and nothing waits. The next plan goes by the new options. Settings on
-trial ('sluice set') end.
+Files stay open and nothing waits. The next plan uses the new options. Settings on trial
+('sluice set') end.
 
 The command lists what has changed, and what takes effect only at the next mount; for
-most of that, 'sluice restart' is enough. If the file has a mistake, it says which and
-fails, and nothing changes. Environment and flags of the mount command still win over
+most of that, 'sluice restart' is enough. If the file is invalid, it says where and
+fails, and nothing changes. Environment and flags of the mount command still override
 the file. A mount without a configuration file can't be reloaded.
 
 SIGHUP to the keeper or the daemon does the same; the result is in the log.

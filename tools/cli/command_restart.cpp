@@ -20,7 +20,7 @@ constexpr HelpText kHelp{.usage = "sluice restart [MOUNT]",
                          .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                          .details = R"(
-Replaces the daemon of a mount by a new one, for example after an upgrade of Sluice.
+Replaces the daemon of a mount with a new one, for example after an upgrade of Sluice.
 The mount stays: files stay open, and programs that use it wait for a moment and see
 no error. The new daemon is the program that is installed now, with the arguments of
 the mount command; it reads the configuration again.

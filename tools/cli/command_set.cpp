@@ -19,7 +19,7 @@ constexpr HelpText kHelp{.usage = "sluice set OPTION [VALUE] [MOUNT]",
   -h, --help   short help (-h) or full help (--help)
 )",
                          .details = R"(
-Tries an option out on a running mount: it holds until the next reload, mount or restart
+Tries an option out on a running mount: it lasts until the next reload, mount or restart
 of the daemon. To keep it, write it to the configuration. OPTION is as in the
 configuration, or TIER.OPTION for an option of a tier. VALUE is written without quotes.
 'sluice status' shows what is on trial; sluice.toml(5) marks the options that can change

@@ -48,8 +48,8 @@ A limit is shown while part of it is in use: the amount in use, the most allowed
 the error when it is exceeded. For a limit per user, USED is that of the user with the
 most.
 
-If the daemon was stopped (SIGSTOP), or crashes so often that its next start waits, the
-command says so after 3 s and fails. Otherwise it waits until the mount answers.
+If the daemon was stopped (SIGSTOP), or crashes so often that its next start is delayed,
+the command says so after 3 s and fails. Otherwise it waits until the mount answers.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.

@@ -36,7 +36,7 @@ constexpr HelpText kRunHelp{.usage = "sluice tier run [--verbose] [MOUNT]",
   -h, --help        short help (-h) or full help (--help)
 )",
                             .details = R"(
-Makes one pass now, even outside of the configured hours: examines every file and
+Runs one pass now, even outside of the configured hours: examines every file and
 moves those that belong on another tier. If interrupted, the pass ends after the moves
 in progress. 'sluice plan' shows in advance what it would move.
 
@@ -77,12 +77,12 @@ constexpr HelpText kDrainHelp{
 Moves every file off the tier and puts no new files there, so that the tier can be
 removed from the configuration. At the end it says that the tier is empty, or which files
 are left and why, such as files that are open for writing, and what to do. The tier gets
-no new files until --cancel, also if this command is interrupted. --cancel also ends a
+no new files until --cancel, even if this command is interrupted. --cancel also ends a
 drain that is running; files that it has moved stay where they are.
 
 A tier whose disk has failed cannot be emptied. With --lost the pool continues without
 it, and the next mount does not require it. Files of that tier that have a twin on
-another tier come back as of the time when they were moved; each is listed with that
+another tier come back as they were when they were moved; each is listed with that
 time, because nobody can know whether it was changed since. If the disk works again
 later, add the tier to the configuration again, and its files are back; files that came
 back from twins keep their names. 'sluice tier lost' lists the files that were on it,
@@ -103,7 +103,7 @@ Adds a tier to a running mount. The keys are those of 'sluice mount --tier'. Pri
 lines to add to the configuration, so that the next mount has the tier, too.
 
 PATH is a directory that is new to Sluice, or a disk of this pool that was given up or
-replaced and works again: its files are back then. A disk that was replaced needs a new
+replaced and works again: then its files are back. A disk that was replaced needs a new
 name, because another one has its old name. Files that are in the directory become files
 of the pool. PATH must be apart from the mount and the other tiers: neither inside them
 nor above them.
@@ -145,10 +145,10 @@ constexpr HelpText kLostHelp{
     .details = R"(
 Lists the files that were on a tier whose disk is gone, one path a line, below the mount.
 Works while the tier is offline, after 'sluice tier drain --lost', and after 'sluice tier
-replace': then NAME means the disk before, and NAME#SLOT an earlier one.
+replace': then NAME means the previous disk, and NAME#SLOT an earlier one.
 
-The list is what was kept: the files that the last pass or plan found on the disk, those
-in memory when it went away, and the moves since. It says on stderr how old it is. Files
+The list is what was recorded: the files that the last pass or plan found on the disk,
+those in memory when it went away, and the moves since. It says on stderr how old it is. Files
 that were made or renamed since may be missing, and files that were deleted since may be
 listed. Files that have a file of the same name on another tier are left out.
 
@@ -568,7 +568,8 @@ std::string completeness(const Json& last, const std::string& name) {
     text += "; " + format_files(nameless) + " more " + (nameless == 1 ? "was" : "were") +
             " used there, but the names are not known";
   if (elsewhere > 0)
-    text += "; " + format_files(elsewhere) + " left out, because other tiers have the name";
+    text += "; " + format_files(elsewhere) +
+            " left out, because other tiers have files of the same names";
   return text;
 }
 
@@ -636,7 +637,7 @@ int tier_close(int argc, char** argv) {
 }
 
 constexpr std::array kSubverbs{
-    Verb{"run", "make one pass of automatic migration now", tier_run},
+    Verb{"run", "run one pass of automatic migration now", tier_run},
     Verb{"pause", "pause automatic migration", tier_pause},
     Verb{"resume", "resume automatic migration", tier_resume},
     Verb{"drain", "empty a tier, so that it can be removed", tier_drain},

@@ -40,8 +40,8 @@ It remembers the 50,000 largest files and directories of the pool. At most 200 i
 directory are shown; the last line is the sum of all others. Links, empty directories
 and files on a tier that is offline are not counted.
 
-DIR can be omitted in a mount (its current directory is shown), or if there is only one
-mount (its root is shown). Only root may use this, because it shows names that others
+DIR can be omitted inside a mount (the current directory is shown), or if there is only
+one mount (its root is shown). Only root may use this, because it shows names that others
 may not see.
 
 Examples:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What `sluice doctor` looks at: the kernel (doctor_kernel.cpp), the driver and its gates to
-// GPUDirect Storage (doctor_gpu.cpp), and the filesystem and disk below a directory
-// (doctor_tier.cpp). Threads: immutable; each call reads the current state of the machine.
+// What `sluice doctor` looks at: the kernel (doctor_kernel.cpp), the driver and what GPUDirect
+// Storage needs (doctor_gpu.cpp), and the filesystem and disk below a directory (doctor_tier.cpp).
+// Threads: immutable; each call reads the current state of the machine.
 #pragma once
 
 #include <sys/types.h>

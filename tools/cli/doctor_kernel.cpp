@@ -169,10 +169,10 @@ Check rights(const MachineView& machine, pid_t daemon) {
               add("SYS_ADMIN")};
     }
     if (lacks(kReadSearch)) {
-      return {
-          Verdict::Warn, "rights",
-          "no CAP_DAC_READ_SEARCH: cannot open files by handle; each known file needs a descriptor",
-          add("DAC_READ_SEARCH")};
+      return {Verdict::Warn, "rights",
+              "no CAP_DAC_READ_SEARCH: cannot open files by handle; each file that the kernel "
+              "knows needs a descriptor",
+              add("DAC_READ_SEARCH")};
     }
     if (lacks(kLease)) {
       return {Verdict::Warn, "rights",

@@ -23,8 +23,8 @@ Result<nlohmann::ordered_json> mount_status_within(const std::string& path,
 struct MountServer {
   pid_t daemon = 0, keeper = 0;
 };
-// By the descriptors that they have of the connection `minor`, the minor device number of the
-// mount. Finds nothing on kernels that do not show the connection of a descriptor.
+// Finds them by their descriptors of the connection `minor`, which is the minor device number of
+// the mount. Finds nothing on kernels that do not show the connection of a descriptor.
 MountServer server_of(unsigned minor);
 
 // Whether the process has a file or directory open on the filesystem with this device number. Asks
@@ -36,7 +36,7 @@ pid_t daemon_of(pid_t keeper);
 
 // Whether the process was stopped (SIGSTOP).
 bool is_stopped(pid_t pid);
-// Continues the process if it was. Returns whether it was.
+// Continues the process if it was stopped. Returns whether it was.
 bool continue_if_stopped(pid_t pid);
 
 // As mount_status(). If the mount does not answer because its daemon was stopped, or because there
@@ -44,8 +44,8 @@ bool continue_if_stopped(pid_t pid);
 // so.
 Result<nlohmann::ordered_json> mount_status_or_reason(const std::string& path);
 
-// Sees whether a process waits for a disk that does not answer: whether one of its threads has been
-// in the same uninterruptible wait for some seconds.
+// Finds out whether a process waits for a disk that does not answer: whether one of its threads has
+// been in the same uninterruptible wait for some seconds.
 class DiskWait {
  public:
   explicit DiskWait(pid_t pid) : pid_(pid) {}

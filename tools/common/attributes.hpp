@@ -37,7 +37,7 @@ std::string unknown_tier(const std::string& mountpoint, const std::string& tier)
 
 // The bytes that are free on the tier, if that is known.
 std::optional<std::uint64_t> free_on(const std::string& mountpoint, const std::string& tier);
-// The same of those that it has in all.
+// The size of the tier in bytes, if that is known.
 std::optional<std::uint64_t> total_of(const std::string& mountpoint, const std::string& tier);
 
 // What a failure to set `name` to `tier` means. `bytes` is the file's size.

@@ -29,8 +29,8 @@ std::vector<MountEntry> mount_table();
 // The same from the text of /proc/self/mountinfo.
 std::vector<MountEntry> parse_mountinfo(std::string_view text);
 
-// The mount point of the Sluice that `path`, an absolute path without links, is in. Nothing if it
-// is in none.
+// The mount point of the Sluice mount that contains `path`, an absolute path without links. Nothing
+// if there is none.
 std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts,
                                            const std::string& path);
 
@@ -43,7 +43,7 @@ Result<std::string> choose_mount(const std::vector<MountEntry>& mounts, const st
 // The same with the machine's table and current directory. Does not wait for the daemon of a mount
 // that is given by its mount point or contains the current directory.
 Result<std::string> choose_mount(const std::string& given);
-// The mount points of whole Sluices.
+// The mount points of all Sluice mounts, without bind mounts of subdirectories.
 std::vector<std::string> sluice_mounts();
 
 }  // namespace sluice::tools

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Sums up bursts of small moves, so that a list of moves is not thousands of lines of the same.
+// Combines a burst of small moves in one line, so that a list of moves stays short.
 // Threads: caller locks.
 #pragma once
 

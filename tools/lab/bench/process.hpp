@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Child processes and the signals that end a run. Threads: one only; the program has no others.
+// Child processes and the signals that end a run. Threads: the program has only one.
 //
 // The program is two processes. The first makes the mounts and scratch directories, waits, and
 // removes them; the second measures. So whatever happens to the measuring (a failure, SIGBUS in a

@@ -19,8 +19,8 @@ namespace sluice::tools::lab {
 // Base of all caches: how full the cache is, and which objects are in it.
 //
 // An object is on one tier at a time, as in a mount: what leaves the cache is written to the next
-// tier (demotion). The tiers between the cache and the slowest one send the objects on that they
-// got first.
+// tier (demotion). The tiers between the cache and the slowest one pass on first the objects that
+// they got first.
 class Cache : public Contender {
  public:
   TierIndex locate(std::uint32_t record) final;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The time that simulated disks take. A request waits for the part of a copy that its disk is busy
-// with, then for its own reading. Requests do not wait for each other: traces are of opens, and
-// what a disk does at once is not known. Threads: caller locks.
+// with, then for its own reading. Requests do not wait for each other: traces are of opens, and how
+// many requests a disk serves at once is not known. Threads: caller locks.
 #pragma once
 
 #include <algorithm>
