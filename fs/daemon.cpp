@@ -197,7 +197,7 @@ class Daemon {
     constexpr const char* kRemount = "; to change that, unmount and mount the pool";
     if (mount.mountpoint != options_.mountpoint) {
       return Error{EINVAL, "take over",
-                   "the pool is mounted at " + mount.mountpoint + ", and the configuration says " +
+                   "the pool is mounted at " + mount.mountpoint + ", but the configuration says " +
                        options_.mountpoint + kRemount};
     }
     for (const std::string& name : mount.tiers) {
@@ -205,7 +205,7 @@ class Daemon {
                                         [&](const TierOptions& tier) { return tier.name == name; });
       if (is_given) continue;
       return Error{EINVAL, "take over",
-                   "the mount has a tier " + name + ", and the configuration has none" + kRemount};
+                   "the mount has a tier " + name + ", but the configuration does not" + kRemount};
     }
     return {};
   }
@@ -299,8 +299,8 @@ class Daemon {
       case EPROTONOSUPPORT:
         why += "is of version " + std::to_string(report.schema_found) + ", this Sluice reads " +
                std::to_string(RocksStore::kSchemaVersion) +
-               "; use the Sluice that made it, or move the directory away (it costs access "
-               "counts, nothing else)";
+               "; use the Sluice that made it, or move the directory away (access counts "
+               "and the log of moves are then lost, but no file is)";
         break;
       case EBUSY:
         why += "is in use by another mount; give each pool a --state directory of its own";
@@ -314,7 +314,7 @@ class Daemon {
 
   static void tell_manager(const std::string& lines) {
     if (const auto told = tell_service_manager(lines); !told) {
-      log::get().warn("the service manager does not hear us: why={}", told.error().text());
+      log::get().warn("cannot notify the service manager: why={}", told.error().text());
     }
   }
 
@@ -409,7 +409,8 @@ class Daemon {
                       ? HttpServer::listen_on(*address, "sluice-metrics", answer)
                       : HttpServer::listen_at(state_ + "/metrics.sock", "sluice-metrics", answer);
     if (!server) {
-      log::get().error("no metrics: where={} why={}", options_.metrics, server.error().text());
+      log::get().error("cannot serve metrics: where={} why={}", options_.metrics,
+                       server.error().text());
       return;
     }
     metrics_ = *std::move(server);

@@ -74,7 +74,7 @@ void take_tiers(const MountOptions& fresh, MountOptions& to, Outcome& outcome) {
     const auto tier = find_tier(fresh.tiers, now[i].name);
     if (tier == fresh.tiers.end()) {
       outcome.later.push_back("tier " + now[i].name +
-                              " is mounted, and the configuration has none");
+                              " is mounted, but it is not in the configuration");
       continue;
     }
     order.push_back(now[i].name);
@@ -167,7 +167,7 @@ Result<Outcome> LiveOptions::reload() {
   if (outcome) {
     log_outcome(*outcome);
   } else {
-    log::get().error("the configuration was not taken over, nothing has changed: why={}",
+    log::get().error("cannot reload the configuration, nothing has changed: why={}",
                      log::escaped(outcome.error().text()));
   }
   return outcome;
@@ -263,7 +263,7 @@ Result<LiveOptions::Change> LiveOptions::end_trial(const std::string& name) {
   }
   SLUICE_TRY(check_options(options));
   install(std::move(options));
-  log::get().info("an option is as configured again: name={}", name);
+  log::get().info("the trial of an option has ended: name={}", name);
   {
     const MutexLock lock(mutex_);
     trials_.erase(name);

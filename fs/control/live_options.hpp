@@ -38,8 +38,8 @@ class LiveOptions {
     std::vector<Change> changed;
     std::vector<std::string> later;  // what differs and needs another mount, one sentence each
   };
-  // Takes the live options from the configuration and ends all trials. If the configuration has a
-  // mistake, nothing changes. Writes to the log what came of it.
+  // Takes the live options from the configuration and ends all trials. If the configuration is
+  // invalid, nothing changes. Logs the result.
   Result<Outcome> reload();
 
   // The names are those of the configuration; an option of a tier is TIER.NAME. ENODATA if there is

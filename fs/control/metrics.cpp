@@ -192,7 +192,7 @@ void add_moves(std::string& out, const json& migration) {
   one("sluice_moves_waiting", "gauge", "Moves that wait for room, a tier or a file in use.",
       "pending");
   one("sluice_moves_share_ratio", "gauge",
-      "The part of their time that moves work; less than 1 while others use the disks.", "share");
+      "Part of the time in which moves work; less than 1 while others use the disks.", "share");
   one("sluice_migration_paused", "gauge", "1 while automatic migration is paused.", "paused");
 }
 
@@ -225,7 +225,7 @@ void add_budgets(std::string& out, const json& budgets) {
   one("sluice_budget_used_bytes", "gauge", "Bytes of the files in them.", "used");
   one("sluice_budget_trees_over", "gauge", "Directories that are above their budget.", "over");
   one("sluice_budget_trees_stuck", "gauge",
-      "Directories that are full and of which nothing may be deleted.", "stuck");
+      "Directories that are full and in which nothing may be deleted.", "stuck");
   one("sluice_budget_deleted_total", "counter", "Files deleted for a budget.", "deleted");
   one("sluice_budget_deleted_bytes_total", "counter", "Bytes of the deleted files.",
       "deleted_bytes");

@@ -373,7 +373,7 @@ constexpr std::array kTable{
         .fallback = "10%",
         .help = "memory of each GPU that copies of files leave free: part of it or a size",
         .details = "How much memory of each GPU the copies of files leave free for programs: a "
-                   "part of the GPU's memory, or a size. If less is free, copies go at once.",
+                   "part of the GPU's memory, or a size. If less is free, copies are dropped.",
     },
 
     OptionSpec{
@@ -402,10 +402,10 @@ constexpr std::array kTable{
         .kind = Kind::Count,
         .member = of<&MountOptions::crash_limit>,
         .fallback = "5",
-        .help = "crashes of the daemon in a row before its next start waits; 0: it never does",
-        .details = "From this crash of the daemon in a row on, the next one is started later: "
-                   "after a second, then after twice as long each time, at most a minute. A daemon "
-                   "that served for a minute ends the row. 0: it is always started at once.",
+        .help = "crashes in a row before the daemon's next start is delayed; 0: it never is",
+        .details = "After this many crashes of the daemon in a row, the next start is delayed by a "
+                   "second, then by twice as long each time, at most a minute. The count starts "
+                   "again after a daemon has served for a minute. 0: no start is delayed.",
         .most = 1000000,
     },
     OptionSpec{
@@ -618,8 +618,8 @@ constexpr std::array kTable{
         .member = of<&RuleOptions::newer>,
         .is_live = true,
         .fallback = "any",
-        .help = "only files that were used since",
-        .details = "Only files that were used since.",
+        .help = "only files that were used more recently than this",
+        .details = "Only files that were used more recently than this.",
         .example = "52w",
     },
     OptionSpec{
@@ -641,7 +641,7 @@ constexpr std::array kTable{
         .member = of<&RuleOptions::budget>,
         .is_live = true,
         .fallback = "none",
-        .help = "bytes for each directory that matches; beyond, files in it are deleted",
+        .help = "bytes for each directory that matches; files beyond that are deleted",
         .details = "What is below each directory that matches may take this many bytes. Beyond "
                    "that, files of least value are deleted. A rule with a budget may have no tier.",
         .example = "200GiB",

@@ -32,7 +32,7 @@ struct OptionMember {
                       OptionTarget target);
   // The value as it is written in the file, without quotes; `fallback` if it is absent.
   std::string (*text)(const OptionSpec& spec, OptionSource source);
-  // Copies the value; whether it was another.
+  // Copies the value. Returns whether it has changed.
   bool (*copy)(OptionSource source, OptionTarget target);
 };
 
@@ -44,7 +44,7 @@ struct OptionSpec {
     Path,
     Text,      // if `words` is not empty, one of them
     Size,      // bytes
-    Rate,      // bytes in a second
+    Rate,      // bytes per second
     Share,     // bytes, or percent of this machine's memory
     Count,     // `least` to `most`
     Percent,   // 0 to 100

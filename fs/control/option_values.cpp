@@ -151,11 +151,11 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
       break;
     case Kind::Rate:
       read = rate_of(value);
-      allowed = R"(a size in a second like "200MiB", or 0 for no limit)";
+      allowed = R"(a size per second like "200MiB", or 0 for no limit)";
       if (read && *read > 0 && *read < kLeastRate) {
         return bad_option(must_be(spec, allowed, value).text() + ", which is " +
                           std::to_string(*read) + (*read == 1 ? " byte" : " bytes") +
-                          " in a second");
+                          " per second");
       }
       break;
     case Kind::Share:

@@ -195,7 +195,7 @@ std::string syntax_mistake(std::string_view line, std::string_view words) {
       equals == std::string_view::npos ? "" : trimmed(line.substr(equals + 1));
   if (words.find("utf-8") != std::string_view::npos) return "the file is not text in UTF-8";
   if (words.find("redefine") != std::string_view::npos)
-    return log::escaped(name) + " is there twice; remove one of the two";
+    return log::escaped(name) + " is set twice; remove one of the two";
   if (line.starts_with('['))
     return in_quotes(line) +
            ": a table is headed by [[tier]], [[rule]] or [debug], alone on a line";

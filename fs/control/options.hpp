@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The options of a mount: from defaults, then the config file, then the environment, then flags;
-// each later one wins. An option has the same name everywhere: `small_file` in the file,
-// SLUICE_SMALL_FILE in the environment, --small-file as a flag. option_table.cpp says how each is
-// read and described. Threads: plain values.
+// The options of a mount: from defaults, then the config file, then the environment, then flags; a
+// later source overrides an earlier one. An option has the same name everywhere: `small_file` in
+// the file, SLUICE_SMALL_FILE in the environment, --small-file as a flag. option_table.cpp says how
+// each is read and described. Threads: plain values.
 #pragma once
 
 #include <chrono>
@@ -168,9 +168,9 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options);
 // and need not be accessible to this user.
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
-// Checks that the tier `name`, which a running mount shall get at `mount`, is apart from the other
-// tiers, those of other pools, the mount and its state directory: not inside, and does not contain
-// them.
+// Checks a tier `name` that will be added to the running mount at `mount`: its directory is not
+// inside another tier, a tier of another pool, the mount or its state directory, and contains none
+// of them.
 Result<void> check_new_tier(const MountOptions& options, const std::string& name,
                             const std::string& mount, const std::string& state);
 

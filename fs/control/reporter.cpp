@@ -27,8 +27,8 @@ constexpr std::size_t kMostHotFiles = 20;
 Feature keeper_feature(const KeeperLink* keeper) {
   if (!Session::kernel_resends()) {
     return {false,
-            "the kernel can't send requests again (Linux 6.9 and later): a crash of the "
-            "daemon ends the mount"};
+            "this kernel can't send requests again (Linux 6.9 and later can): a crash of "
+            "the daemon ends the mount"};
   }
   if (keeper == nullptr) return {false, "turned off by debug option keeper"};
   if (keeper->keeper() == 0)

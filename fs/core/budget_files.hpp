@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // BudgetFiles holds the regular files below one directory that has a budget: their names, what they
-// take, and what their value is judged by. A file with several names counts once. Its size follows
-// what exists: a directory is remembered as long as a file below it is, and only by its own name.
+// take, and what their value is judged by. A file with several names counts once. It remembers only
+// what exists: a directory as long as a file below it is remembered, and only by its own name.
 // Threads: caller locks.
 #pragma once
 

@@ -145,7 +145,7 @@ class BudgetForecast::Asking {
 Result<BudgetForecast::Preview> BudgetForecast::preview(const InodePtr& directory,
                                                         const Budget& asked) {
   const Asking asking(*this, asked.user);
-  if (!asking.is_first()) return Error(EBUSY, "another preview for the user is under way");
+  if (!asking.is_first()) return Error(EBUSY, "another preview for the user is running");
   return preview_now(directory, asked);
 }
 
@@ -170,7 +170,7 @@ Result<BudgetForecast::Preview> BudgetForecast::preview_now(const InodePtr& dire
   if (!contents.is_known) {
     const auto list = list_tree(parts_.pool, path, go_on);
     if (failed_with(list, ECANCELED))
-      return stops_ ? Error(EAGAIN, "the daemon ends")
+      return stops_ ? Error(EAGAIN, "the daemon is ending")
                     : Error(ETIMEDOUT, "there are too many files to list");
     if (!list) return list.error();
     tree = parts_.trees.draft(directory, *list);

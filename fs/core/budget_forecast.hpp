@@ -5,7 +5,7 @@
 //
 // What it says is true at that moment: files that are used, written or closed later change it.
 //
-// Threads: thread-safe. Calls may take long, because each file that would go is looked at.
+// Threads: thread-safe. Calls may take long, because each file that would be deleted is examined.
 #pragma once
 
 #include <atomic>
@@ -80,10 +80,10 @@ class BudgetForecast {
     bool is_complete = true;   // false: there was no time to look at all
   };
   static constexpr std::size_t kMostNamed = 10;
-  // `asked.user` is who asks. EBUSY if a preview for the same user is under way, unless that is
-  // root; ETIMEDOUT if the directory has too many files to list; EAGAIN if the daemon ends.
+  // `asked.user` is who asks. EBUSY if a preview for the same user is running, unless that is root;
+  // ETIMEDOUT if the directory has too many files to list; EAGAIN if the daemon ends.
   Result<Preview> preview(const InodePtr& directory, const Budget& asked);
-  // Previews that are under way end soon. Called before the daemon ends.
+  // Makes running previews end soon. Called before the daemon ends.
   void stop() { stops_ = true; }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A tree with a budget, as Budgets sees it; included only by the sources of Budgets. Each has a
-// lock of its own: to choose what goes takes long in a large tree, and others must not wait for
-// that.
+// lock of its own, because choosing what to delete takes long in a large tree, and others must not
+// wait for that.
 #pragma once
 
 #include <chrono>
@@ -26,9 +26,9 @@ struct BudgetTrees::Tree {
   BudgetFiles files GUARDED_BY(mutex);
   // Files that are open for writing, and when each last grew.
   std::map<InodeId, Time> growing GUARDED_BY(mutex);
-  // New files that found no room, and since when they want it.
+  // New files that found no room, and since when they wait for it.
   std::map<InodeId, Time> owing GUARDED_BY(mutex);
-  // Bytes of the largest file that was written of late.
+  // Bytes of the largest file that was written recently.
   std::uint64_t largest GUARDED_BY(mutex) = 0;
   unsigned admitted GUARDED_BY(mutex) = 0;  // new files that are not in `growing` yet
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // BudgetTrees owns what is known of the directories that have a budget: which they are, the files
 // below each of them, and how many bytes they take. A tree is listed once from the tiers; from then
-// on Budgets keeps the sums current, and a listing from time to time corrects what was changed past
-// the mount. BudgetKeeper lists the trees and deletes files, BudgetForecast says which will go.
+// on Budgets keeps the sums current, and a listing from time to time corrects what was changed
+// directly on the tiers. BudgetKeeper lists the trees and deletes files, BudgetForecast says which
+// will go.
 //
 // A file counts once in each tree that has a name of it.
 //
@@ -67,7 +68,7 @@ class BudgetTrees {
   void directory_made(const InodePtr& parent, const std::string& name);
   void directory_removed(const InodePtr& directory);
   void paths_changed();
-  // A tier came or went: its directories and files do, too.
+  // A tier came online or went offline, and its directories and files with it.
   void search_again();
   // The budget of the directory, or of the nearest one above it that has one.
   std::optional<Budget> nearest(const InodePtr& directory);
@@ -93,7 +94,7 @@ class BudgetTrees {
   Way climb_from_file(const InodePtr& file);
   // The trees on the way, innermost first.
   std::vector<Above> above(const Way& way);
-  // Those, and all others if the file may have names elsewhere.
+  // The same, and all other trees if the file may have names elsewhere.
   std::vector<Above> trees_of(const Way& way, bool has_links);
   void note_unknown(const Way& way);
 
@@ -109,7 +110,7 @@ class BudgetTrees {
     bool is_stuck = false;     // it is full, and nothing in it may be deleted now
   };
   std::vector<Report> reports();
-  // A file whose turn it is.
+  // A file to be deleted next.
   struct Victim {
     InodeId id{};
     std::vector<std::string> names;  // every one that the tree knows, below its directory
@@ -132,7 +133,7 @@ class BudgetTrees {
   Contents contents(Tree& tree);
   // Without names if the file has left the tree.
   Victim victim(Tree& tree, InodeId file);
-  // What kept the file from being deleted is over; see spare().
+  // The reason not to delete the file has ended; see spare().
   void unspare(Tree& tree, InodeId file);
 
   // For BudgetKeeper.
@@ -164,7 +165,7 @@ class BudgetTrees {
   // The victim was not where the tree says. Unless a user moved it just now, nothing more is
   // deleted until the tree was listed again: returns true.
   bool suspect(Tree& tree, const Victim& victim);
-  // Blocks until something happened that may need the keeper, or for this time.
+  // Blocks until the keeper may have work, at most for `time`.
   void wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time);
   void wake();  // ends wait_for_work()
 

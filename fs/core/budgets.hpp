@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Budgets is the side of budgets that users meet: their operations ask it for room, and tell it
-// what they add to the trees and remove from them. It owns these (BudgetTrees).
+// Budgets is the part of budgets that users' operations call: they ask it for room, and tell it
+// what they add to the trees and remove from them. It owns the trees (BudgetTrees).
 //
 // Nobody waits here for room in a tree that is full: the kernel locks directories during create,
 // link and rename, and others would wait, too. A new file that found no room is made, and its first
@@ -39,7 +39,7 @@ class Budgets {
   BudgetTrees& trees() { return trees_; }
 
   // Room for a new file in each tree that it will be in. Held until name_came() counts the file, so
-  // that the room is not given to two.
+  // that the room is not given out twice.
   class Room {
    public:
     explicit Room(Budgets& budgets) : budgets_(&budgets) {}
@@ -47,7 +47,8 @@ class Budgets {
     Room(const Room&) = delete;
     Room& operator=(const Room&) = delete;
     ~Room() { give_back(); }
-    // False: it is being made. The bytes of a new file must wait for it: Inode::waits_for_room.
+    // False: room is being made, and the bytes of a new file must wait for it
+    // (Inode::waits_for_room).
     bool is_there() const { return is_there_; }
 
    private:

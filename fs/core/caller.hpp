@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Caller is the user who made a request. New files must belong to the caller and obey the caller's
 // umask and the parent's default ACL, so the daemon's threads create files with the caller's fsuid,
-// fsgid and umask. They take room as the caller may (base/user_room.hpp). The kernel has checked
-// permissions already (default_permissions). The threads keep the other capabilities, so the tier's
-// filesystem does not check permissions again, and the supplementary groups are not needed.
+// fsgid and umask. They allocate room with the caller's rights (base/user_room.hpp). The kernel has
+// checked permissions already (default_permissions). The threads keep the other capabilities, so
+// the tier's filesystem does not check permissions again, and the supplementary groups are not
+// needed.
 //
 // Threads: every function may be called from any thread and affects only the calling one.
 #pragma once
@@ -57,7 +58,7 @@ class CurrentCaller {
   const Caller before_;
 };
 
-// The fsuid to take room on the tier with.
+// The fsuid with which room on the tier is allocated.
 Fsuid fsuid_for(const Tier& tier);
 
 // While it exists, what this thread allocates takes the room of the current caller.

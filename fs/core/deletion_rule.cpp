@@ -42,7 +42,7 @@ Result<DeletionRule::Candidate> DeletionRule::find(const BudgetTrees::Place& pla
         parts_.tree.look_up(parent, name.c_str(), NamesHeld::No, InodeTable::LookupBy::Daemon));
     if (!known.inode) return Error(ESTALE, "the file is gone");
     found.references_.push_back(known.inode->id());
-    if (known.inode->id() != victim.id) return Error(ESTALE, "the name is that of another file");
+    if (known.inode->id() != victim.id) return Error(ESTALE, "the name belongs to another file");
     found.file = known.inode;
     found.names.push_back({parent, std::move(name)});
   }
@@ -79,7 +79,7 @@ Result<DeletionRule::Candidate> DeletionRule::examine(const BudgetTrees::Place& 
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(name.parent));
     const auto found = SLUICE_TRY(parts_.tree.locate(copies, name.name.c_str(), NamesHeld::No));
     if (found.size() != 1 || found[0].identity.id != victim.id)
-      return Error(ESTALE, "the name is that of another file");
+      return Error(ESTALE, "the name belongs to another file");
     const OpenCopy directory = SLUICE_TRY(parts_.tree.open_copy(name.parent, found[0].tier));
     SLUICE_TRY(add(candidate.facts, found[0], directory));
   }

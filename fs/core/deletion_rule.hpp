@@ -32,7 +32,7 @@ class DeletionRule {
   };
   explicit DeletionRule(const Parts& parts) : parts_(parts) {}
 
-  // A file whose turn it is, and what is known of it. It keeps the inodes in memory.
+  // A file that may be deleted next, and what is known of it. It keeps the inodes in memory.
   class Candidate {
    public:
     explicit Candidate(InodeTable& table) : table_(&table) {}
@@ -58,10 +58,10 @@ class DeletionRule {
     std::vector<InodeId> references_;
   };
 
-  // Finds the file, and learns all but what add() does. ESTALE or ENOENT if it is not where the
-  // tree says.
+  // Finds the file, and collects all facts except those of add(). ESTALE or ENOENT if it is not
+  // where the tree says.
   Result<Candidate> find(const BudgetTrees::Place& place, const BudgetTrees::Victim& victim);
-  // Whether anybody uses the file, as one can see from its state.
+  // Adds whether anybody uses the file, as far as its state shows it.
   static void add_use(DeletionFacts& facts, const InodeState& state);
   // What the tier says of a name: `found` in `directory`.
   Result<void> add(DeletionFacts& facts, const Located& found, const OpenCopy& directory) const;

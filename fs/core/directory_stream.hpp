@@ -55,8 +55,8 @@ class DirectoryStream {
 
   // Calls `take` with the items from `offset` on, until it returns false or there are no more. An
   // item for which it returned false is passed again by the next call. If the directory has a copy
-  // on a tier that is offline, the listing ends with EIO, so that users do not take the missing
-  // names for deleted.
+  // on a tier that is offline, the listing ends with EIO, so that users do not believe that the
+  // missing names were deleted.
   Result<void> read(off_t offset, Numbers numbers, const std::function<bool(const Item&)>& take);
 
  private:

@@ -54,7 +54,7 @@ class DirectoryTree {
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
   // Like open_copy(), but makes a missing copy, together with its ancestors. ENAMETOOLONG if too
   // many of them are missing. If the tier is full, spare directories may be used, for a file that
-  // is there already and only gets a name. CHECKED: NamesLock::mutex is held.
+  // exists already and only gets another name. CHECKED: NamesLock::mutex is held.
   enum class Spares { Keep, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
                                Spares spares = Spares::Keep);
@@ -111,7 +111,8 @@ class DirectoryTree {
   void tier_added(TierIndex tier);
   // Closes the descriptors on that tier, so that its disk can be unmounted.
   void tier_went_offline(TierIndex tier);
-  // Forgets what was on the disk that another one has replaced. What was only there is ESTALE.
+  // Forgets what was on the disk that another one has replaced. Requests for what was only there
+  // then fail with ESTALE.
   // CHECKED: NamesLock::mutex is held exclusively, and the tier is offline.
   void tier_replaced(TierIndex tier);
   // The files on the tier that are in memory, by their last known names.

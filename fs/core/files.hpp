@@ -83,8 +83,8 @@ class Files {
                             const std::optional<Caller>& strip_suid,
                             WriteTo where = WriteTo::Offset, std::size_t before = 0,
                             const KernelRequest& request = {});
-  // Whose room the pages take that the kernel writes back from a mapping. It does not say who
-  // stored to them: root, if nobody else had the file open in a way that allows that.
+  // The user whose room is used for pages of a mapping that the kernel writes back. The kernel does
+  // not say who stored to them. Root, if nobody else had the file open in a way that allows stores.
   Caller mapper(InodeId id);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length,

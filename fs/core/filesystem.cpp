@@ -282,7 +282,7 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
     if (lost && !is_new_place) tree_.tier_replaced(index);
     // After a failure, the next mount does it.
     if (const auto settled = lost ? relocator_.settle_lost() : Result<void>(); !settled)
-      log::get().warn("changes that needed the lost disk are not settled yet: why={}",
+      log::get().warn("changes that need the lost disk are not resolved yet: why={}",
                       settled.error().text());
   }
   pool_.announce();

@@ -45,14 +45,14 @@ class GpuFiles {
   HbmPins& hbm_pins() { return hbm_pins_; }
 
   // ENOTTY if `id` is not a regular file; this applies to all requests. `user`: who reads.
-  // `is_cancelled`: of EngineFile.
+  // `is_cancelled`: see EngineFile.
   Result<Transfer> read(InodeId id, Memory& memory, std::span<const Segment> segments, Route wanted,
                         uid_t user = EngineFile::kNoUser, std::function<bool()> is_cancelled = {});
   // Records by number, by Route::Hbm only; see Engine::gather().
   Result<Transfer> gather_from_hbm(InodeId id, Memory& memory, std::uint64_t memory_offset,
                                    const Engine::Records& records, const RecordIndex& index,
                                    uid_t user);
-  // In the name of `writer`. After an error the content of the range is unspecified.
+  // On behalf of `writer`. After an error the content of the range is unspecified.
   Result<Transfer> write(InodeId id, Memory& memory, const Segment& segment, Route wanted,
                          const Caller& writer);
 

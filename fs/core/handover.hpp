@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Handover is what a daemon leaves to its successor, in memory that outlives it: a memfd that the
-// keeper holds, too. It is always up to date, because a killed daemon cannot say goodbye. The
-// format is described in docs/handover-format.md; a successor refuses one that it cannot read.
+// keeper holds, too. It is always up to date, because a daemon that is killed cannot write it at
+// the end. The format is described in docs/handover-format.md; a successor refuses one that it
+// cannot read.
 //
 // It holds what the kernel refers to and cannot be asked for again:
 //   - what INIT agreed on,

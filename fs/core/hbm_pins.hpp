@@ -3,10 +3,10 @@
 // those that somebody asked to prefetch.
 //
 // The pin is an xattr of the file. So that the next mount finds it without a walk through the pool,
-// the paths of the pinned files are also in a list in the state directory, which may have files too
-// many: a file is listed before it gets the xattr. A pinned file is copied again when it has
-// changed and rests, and when the GPU has room again. One file is copied at a time. A pin counts
-// for the user who made it, until the file is unpinned or deleted.
+// the paths of the pinned files are also in a list in the state directory, which may name too many
+// files, because a file is listed before it gets the xattr. A pinned file is copied again after a
+// change, once it is no longer being changed, and when the GPU has room again. One file is copied
+// at a time. A pin counts for the user who made it, until the file is unpinned or deleted.
 //
 // Threads: thread-safe. Its own thread runs while there are pins or prefetches.
 #pragma once
@@ -33,13 +33,13 @@ namespace sluice {
 // On disk. Users see it as user.sluice.hbm. On the tiers, only root can set it under this name.
 inline constexpr const char* kHbmXattr = "trusted.sluice.hbm";
 
-// GPU memory, where the name of a tier is expected. No tier has it.
+// Stands for GPU memory where the name of a tier is expected. No tier may have this name.
 inline constexpr std::string_view kHbmName = "hbm";
 
 class HbmPins {
  public:
-  // Each pin is looked at every second, and HbmTier remembers four times as many files. Root may
-  // use all of them.
+  // Each pin is checked every second, and HbmTier remembers four times as many files. Root may use
+  // all of them.
   static constexpr std::size_t kMostPins = 256, kMostPinsOfUser = 64;
 
   struct Parts {

@@ -315,7 +315,8 @@ class Inode {
   // the inode on the tracker's list.
   struct Accesses {
     std::atomic<std::uint32_t> new_opens{0};
-    // Until when an open by the process that made the file belongs to the making; 0: it is over.
+    // Until this time, an open by the process that made the file counts as part of making it; 0: no
+    // longer.
     std::atomic<std::uint32_t> made_until{0};
     std::atomic<std::uint64_t> gpu_bytes{0};
     std::atomic<pid_t> last_opener{0};  // tells a walk over many files from use; a guess

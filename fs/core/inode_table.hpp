@@ -63,7 +63,7 @@ class InodeTable {
   std::size_t size() const;
   // How many inodes do not rest, and were not left by a predecessor.
   std::size_t awake() const;
-  // Lets all files rest that can.
+  // Makes all files rest that can.
   void rest_unused();
   // The same; also gives memory back to the system if the kernel forgot many inodes. To be called
   // every few seconds, by one thread.
@@ -106,7 +106,7 @@ class InodeTable {
     std::unordered_map<std::uint64_t, InodePtr> inodes GUARDED_BY(mutex);
     std::unordered_map<std::uint64_t, Resting> resting GUARDED_BY(mutex);
     std::unordered_map<std::uint64_t, Left> left GUARDED_BY(mutex);
-    // Files in `inodes`, those that are there for longest first. May contain others, too.
+    // Files in `inodes`, oldest first. May contain others, too.
     std::deque<std::uint64_t> awake GUARDED_BY(mutex);
   };
   Shard& shard(InodeId id) const {
@@ -114,7 +114,7 @@ class InodeTable {
   }
 
   void record(Inode& inode);
-  // Called when `inode`, of which the caller has a pointer, was put into Shard::inodes. If there
+  // Called when `inode`, to which the caller holds a pointer, was put into Shard::inodes. If there
   // are many, others rest instead.
   void note_awake(Shard& s, const Inode& inode) const REQUIRES(s.mutex);
   // Lets the oldest `tries` files that do not rest do so, if they can.

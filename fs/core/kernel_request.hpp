@@ -20,7 +20,8 @@
 // Facts are kept in a RequestNote, in memory that outlives the daemon (fs/core/handover.hpp), so
 // one costs a store.
 //
-// Whose room an operation takes is a property of the thread, as the kernel wants it: CurrentCaller.
+// The user whose room an operation takes belongs to the thread, as in the kernel; see
+// CurrentCaller.
 //
 // Threads: immutable; the note belongs to the thread that answers the request.
 #pragma once

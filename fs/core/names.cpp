@@ -352,7 +352,7 @@ Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(each.parent));
     const auto found = SLUICE_TRY(parts_.tree.locate(copies, each.name.c_str(), NamesHeld::Yes));
     if (found.size() != 1 || found[0].identity.id != file->id())
-      return Error(ESTALE, "the name is that of another file");
+      return Error(ESTALE, "the name belongs to another file");
     directories.push_back(SLUICE_TRY(parts_.tree.open_copy(each.parent, found[0].tier)));
     SLUICE_TRY(agree(found[0], directories.back()));
     if (&each == &names.back())

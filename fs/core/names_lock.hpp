@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// NamesLock coordinates changes of names with moves of files between tiers. It is the lock on all
-// names, with the number of running moves and a counter that shows a lookup that a move ran at the
-// same time.
+// NamesLock coordinates changes of names with moves of files between tiers. It has the lock on all
+// names, the number of running moves, and a counter by which a lookup notices that a move switched
+// at the same time.
 //
 // Threads: thread-safe.
 #pragma once

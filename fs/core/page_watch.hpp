@@ -34,9 +34,9 @@ class PageWatch {
   // `by_mapping`: the kernel may not know of the change either; if the mtime differs, it must drop
   // the attributes.
   void notice_change(const InodePtr& inode, const SharedFd& fd, bool by_mapping);
-  // Has the next tick() drop the pages of a file that the daemon wrote to and that may be mapped.
+  // Makes the next tick() drop the pages of a file that the daemon wrote to and that may be mapped.
   void drop_pages_later(InodeId id);
-  // Drops the attributes of a file that changed without the kernel's knowledge, and has the next
+  // Drops the attributes of a file that changed without the kernel's knowledge, and makes the next
   // tick() drop its pages.
   void drop_cached(const InodePtr& file);
 

@@ -92,8 +92,7 @@ void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
   reply_outcome(request, outcome, reply);
 }
 
-// Runs `start(work)`, which has `work` run by another thread. `work` runs the operation and
-// replies.
+// Runs `start(work)`, which makes another thread run `work`. `work` runs the operation and replies.
 template <typename Operation, typename Reply, typename Start>
 void answer_later(fuse_req_t request, Operation operation, Reply reply, Start start) noexcept {
   try {

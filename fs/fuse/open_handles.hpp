@@ -34,7 +34,7 @@ class OpenHandles {
     bool by_root = false;  // determined by add(): the current caller is root
     // Whether the kernel may list the directory from its cache and put what is listed there.
     // Determined by add(): only one open of a directory may. With two, the kernel would go on from
-    // the names that the other one has put there, also if they are older: it compares the cache
+    // the names that the other one has put there, even if they are older: it compares the cache
     // with the directory only at the beginning of a listing.
     bool caches_listing = false;
   };

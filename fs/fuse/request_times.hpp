@@ -19,7 +19,7 @@ namespace sluice {
 class RequestTimes {
  public:
   static constexpr std::size_t kKinds = 64;  // opcodes of FUSE
-  // Upper bounds of the classes. There is one more, of what took longer.
+  // Upper bounds of the classes. There is one more class, for requests that took longer.
   static constexpr std::array kBounds{
       std::chrono::microseconds(10),        std::chrono::microseconds(30),
       std::chrono::microseconds(100),       std::chrono::microseconds(300),

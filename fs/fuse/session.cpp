@@ -406,7 +406,7 @@ Result<std::int32_t> Session::add_backing(int fd) {
   MutexLock lock(mutex_);
   if (passthrough_.why.empty()) {
     passthrough_.why = std::string("some files can't use it: ") + std::strerror(failure.code);
-    log::get().warn("a file is served by the daemon, the kernel can't pass its I/O through: why={}",
+    log::get().warn("passthrough failed for a file, the daemon serves it: why={}",
                     std::strerror(failure.code));
   }
   return failure;

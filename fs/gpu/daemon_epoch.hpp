@@ -27,7 +27,7 @@ class DaemonEpoch {
     constexpr std::uint64_t kCount = (std::uint64_t{1} << SLUICE_EPOCH_SHIFT) - 1;
     const bool was_given = (number & kCount) != 0;  // nobody gives out 0
     if (was_given && (number >> SLUICE_EPOCH_SHIFT) < value_)
-      return {ESTALE, "an earlier daemon of the mount knew it: register it again"};
+      return {ESTALE, "it was registered with an earlier daemon: register it again"};
     return {ENOENT, what};
   }
 

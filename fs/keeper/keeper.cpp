@@ -262,7 +262,7 @@ class Keeper {
     ++crashes_;
     if (!settings_.held.contains("fuse")) return give_up(reason);
     if (is_unmounted_ || (signal_ != 0 && !served)) {
-      return give_up("it was to end, and the last daemon could not take it over: " + reason);
+      return give_up("the mount was to end, and the last daemon did not take it over: " + reason);
     }
     if (now - last_served_ >= settings_.patience) {
       return give_up("no daemon could be started for " + seconds_of(settings_.patience) +

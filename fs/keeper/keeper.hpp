@@ -25,9 +25,9 @@ inline constexpr int kGaveUp = 70;
 struct KeeperSettings {
   std::string executable;              // of the daemon
   std::vector<std::string> arguments;  // argv of the daemon
-  // From this crash in a row on, the keeper waits before it starts the next daemon: first
-  // `first_wait`, then twice as long after each crash, at most `longest_wait`. 0: it never waits. A
-  // daemon that has served for `longest_wait` ends the row, and so does one that hands over.
+  // After this many crashes in a row, the keeper waits before it starts the next daemon: first
+  // `first_wait`, then twice as long after each crash, at most `longest_wait`. 0: it never waits.
+  // The count starts again after a daemon has served for `longest_wait`, or has handed over.
   unsigned crash_limit = 5;
   std::chrono::milliseconds first_wait{1000};
   std::chrono::milliseconds longest_wait{60'000};

@@ -31,8 +31,8 @@ class KeeperLink {
     NamedDescriptors held;  // by successors only
   };
 
-  // The link that the environment names, which then does not name it any more; null if there is
-  // none. REQUIRES: no other thread uses the environment.
+  // The link that the environment names; null if there is none. Removes it from the environment.
+  // REQUIRES: no other thread uses the environment.
   static std::unique_ptr<KeeperLink> from_environment();
   ~KeeperLink();
 
@@ -45,7 +45,7 @@ class KeeperLink {
   void ready();
   // REQUIRES: the process will exit.
   void failed(const std::string& text);
-  // Blocks until the daemon before this one has ended. Fails if this one is not wanted any more.
+  // Blocks until the daemon before this one has ended. Fails if this one is no longer wanted.
   // CHECKED: not listening yet.
   Result<void> prepared();
 

@@ -21,7 +21,7 @@ bool Packet::says(std::string_view word) const {
 }
 
 std::string Packet::rest(std::string_view word) const {
-  SLUICE_CHECK(says(word), "a packet has a rest after a word that it says");
+  SLUICE_CHECK(says(word), "the packet begins with this word");
   return text.size() > word.size() ? text.substr(word.size() + 1) : std::string();
 }
 

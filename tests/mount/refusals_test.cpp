@@ -120,8 +120,8 @@ TEST_F(RefusalsTest, SetSaysWhyAnOptionIsNotChanged) {
   start();
   expect_refused({"set", "bandwith", "1MiB"}, "no such option; did you mean 'bandwidth'?");
   expect_refused({"set", "nosuch.reserve", "1MiB"}, "the mount has no such tier");
-  expect_refused({"set", "bandwidth", "fast"}, "must be a size in a second");
-  expect_refused({"set", "bandwidth", "50"}, "which is 50 bytes in a second");
+  expect_refused({"set", "bandwidth", "fast"}, "must be a size per second");
+  expect_refused({"set", "bandwidth", "50"}, "which is 50 bytes per second");
   expect_refused({"set", "small_file", "1MiB"}, "cannot change while the pool is mounted");
   expect_refused({"set", "nvme.high_watermark", "10"}, "must be below high_watermark (10)");
   expect_refused({"set", "--reset", "bandwidth"}, "was not set on trial");

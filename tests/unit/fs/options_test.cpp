@@ -238,11 +238,11 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "/etc/sluice.toml:1: windows must be times of day like \"22:00-06:00\" or "
        "\"22:00-06:00,12:00-13:00\", or \"\" for always, not \"22-6\""},
       {"bandwidth = \"fast/s\"",
-       "/etc/sluice.toml:1: bandwidth must be a size in a second like \"200MiB\", or 0 for no "
+       "/etc/sluice.toml:1: bandwidth must be a size per second like \"200MiB\", or 0 for no "
        "limit, not \"fast/s\""},
       {"bandwidth = 50",
-       "/etc/sluice.toml:1: bandwidth must be a size in a second like \"200MiB\", or 0 for no "
-       "limit, not 50, which is 50 bytes in a second"},
+       "/etc/sluice.toml:1: bandwidth must be a size per second like \"200MiB\", or 0 for no "
+       "limit, not 50, which is 50 bytes per second"},
       {"verify = 1", "/etc/sluice.toml:1: verify must be true or false, not 1"},
       {"heat_ignore = [\"rsync\"]",
        "/etc/sluice.toml:1: heat_ignore must be a text in quotes, not a list"},
@@ -329,7 +329,7 @@ TEST(ConfigFileTest, SyntaxErrorsNameTheLine) {
   const std::vector<std::pair<std::string, std::string>> golden{
       {"state = \"/a\"\nmetrics = ", "2: metrics has no value; " + form},
       {"a b", "1: \"a b\" is not understood; " + form},
-      {"degraded = true\ndegraded = true", "2: degraded is there twice; remove one of the two"},
+      {"degraded = true\ndegraded = true", "2: degraded is set twice; remove one of the two"},
       {"\n\nbandwidth = 10MiB",
        "3: bandwidth: \"10MiB\" must be in quotes; only numbers, true and false need none"},
       {"policy = value # the default\n",
