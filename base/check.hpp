@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Contracts that every build checks. SLUICE_CHECK(condition, "what must hold") prints the sentence
-// and aborts if the condition is false, because to go on could lose data. A header says CHECKED:
+// and aborts if the condition is false, because continuing could lose data. A header says CHECKED:
 // where a function checks what it requires, and REQUIRES: where it trusts its callers.
 //
 // It is for mistakes in our own code. What users, disks or other processes can cause is an Error.

@@ -16,7 +16,7 @@ struct DiskCounters {
   std::string name;  // "nvme0n1p1", "dm-0"
   std::uint64_t reads = 0, read_bytes = 0;
   std::uint64_t writes = 0, written_bytes = 0;
-  // The sum of the times that each read (each write) took, waiting in the disk's queue included.
+  // The sum of the times that each read (each write) took, including the wait in the disk's queue.
   std::uint64_t read_ms = 0, write_ms = 0;
   std::uint64_t busy_ms = 0;  // time during which at least one request was in progress
 };

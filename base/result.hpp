@@ -3,7 +3,7 @@
 //
 // The member names are std::expected's, so that moving to it is a change of one line here. An Error
 // is an errno, a string literal that names the operation and, where a person will read it, a detail
-// of its own. Without a detail it allocates nothing: a filesystem answers ENOENT all day long.
+// of its own. Without a detail it allocates nothing, because answers such as ENOENT are frequent.
 // Threads: immutable values.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the process and the service manager that started it say to each other: sd_notify(3) and
+// Messages between the process and the service manager that started it: sd_notify(3) and
 // sd_listen_fds(3) without their library.
 #pragma once
 
@@ -21,13 +21,13 @@ namespace sluice {
 Result<void> tell_service_manager(std::string_view lines, int fd = -1);
 
 // Waits until the service manager has read what it was told, for a few seconds at most. It ignores
-// what a process has said that has ended meanwhile.
+// messages of a process that has ended meanwhile.
 void wait_for_service_manager();
 
 using NamedDescriptors = std::map<std::string, UniqueFd>;
 
-// The descriptors that the service manager stored for an earlier process of this service. They are
-// then not in the environment any more. REQUIRES: the process has no other threads.
+// The descriptors that the service manager stored for an earlier process of this service. Removes
+// them from the environment. REQUIRES: the process has no other threads.
 NamedDescriptors take_stored_descriptors();
 
 }  // namespace sluice

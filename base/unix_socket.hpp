@@ -31,8 +31,8 @@ inline constexpr std::size_t kMostDescriptors = 64;
 Result<std::size_t> send_with_fds(int socket, std::span<const std::byte> bytes,
                                   std::span<const int> fds, int flags = 0);
 
-// recvmsg(2). Appends the descriptors that came to `fds`, also if the bytes are too few. 0: the
-// other side has ended. `flags`: MSG_DONTWAIT, MSG_WAITALL or 0.
+// recvmsg(2). Appends the received descriptors to `fds`, even if fewer bytes than wanted came. 0:
+// the other side has ended. `flags`: MSG_DONTWAIT, MSG_WAITALL or 0.
 Result<std::size_t> receive_with_fds(int socket, std::span<std::byte> bytes,
                                      std::vector<UniqueFd>& fds, int flags = 0);
 

@@ -22,8 +22,8 @@ inline constexpr uid_t kNobody = 65534;
 void set_filesystem_user(uid_t uid, gid_t gid);
 
 // Whose fsuid the thread has meanwhile. The capability is given up in both cases. With Own, a
-// network or FUSE filesystem that asks whether the sender of a request may do it finds root, but
-// ext4 and f2fs give root's blocks away.
+// network or FUSE filesystem that checks the sender of a request sees root, but ext4 and f2fs also
+// give out the blocks that are reserved for root.
 enum class Fsuid { Users, Own };
 
 // A thread has at most one at a time.
@@ -45,8 +45,8 @@ class UserRoom {
   bool keeps_ = false;
 };
 
-// Room for what the daemon does on its own, as copying a file to another tier: root's reserve is
-// not for that. At the end, the thread's fsuid and fsgid are those of the process again.
+// Room for what the daemon does on its own, such as copying a file to another tier: root's reserve
+// is not for that. At the end, the thread's fsuid and fsgid are those of the process again.
 class NobodysRoom {
  public:
   explicit NobodysRoom(Fsuid fsuid) : room_(kNobody, kNobody, fsuid) {}

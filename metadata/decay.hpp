@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// The half-life of Heat::recent. The score's own is the user's, a week by default: what is busy
-// today and what is busy every week are both worth knowing.
+// The half-life of Heat::recent. That of the score is an option, a week by default. Both are kept,
+// because a file that is busy today and one that is busy every week differ.
 inline constexpr std::chrono::seconds kRecentHalfLife = std::chrono::hours(24);
 
 // Converts `score` from time `from` to time `to` (seconds since the epoch). If `to` is before

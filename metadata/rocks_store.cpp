@@ -63,7 +63,7 @@ Result<std::unique_ptr<RocksStore>> RocksStore::open(const std::string& director
   if (!database && is_broken(database.error().code)) {
     seen.moved_aside_to = SLUICE_TRY(home.move_aside());
     log::get().warn(
-        "metadata was damaged, replaced it by an empty database without heat: moved_to={} "
+        "metadata was damaged, replaced it with an empty database without heat: moved_to={} "
         "reason={}",
         log::escaped(seen.moved_aside_to), log::escaped(seen.reason));
     const std::string reason = std::exchange(seen.reason, {});
@@ -116,7 +116,8 @@ Result<void> RocksStore::replace(std::uint64_t generation, const std::string& re
     database_.reset();
     const std::string moved_to = SLUICE_TRY(home_.move_aside());
     log::get().warn(
-        "metadata is damaged, replaced it by an empty database without heat: moved_to={} reason={} "
+        "metadata is damaged, replaced it with an empty database without heat: moved_to={} "
+        "reason={} "
         "intents_kept={}",
         log::escaped(moved_to), log::escaped(reason), rescued_.size());
     if (!intents)

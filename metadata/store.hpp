@@ -143,8 +143,8 @@ class Store {
       const std::function<bool(InodeId id, const Ghost& ghost)>& visit) const = 0;
   virtual Result<void> forget_ghosts(const std::vector<InodeId>& ids) = 0;
 
-  // Survives the daemon, but is synced only by the next change of the intents. Later times of a
-  // file replace the earlier ones.
+  // Survives a crash of the daemon, but is synced only by the next change of the intents. Later
+  // times of a file replace the earlier ones.
   virtual Result<void> keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) = 0;
   // The result has no copies if no times are stored.
   virtual Result<KeptTimes> times(InodeId id) const = 0;
@@ -153,8 +153,8 @@ class Store {
       const std::function<bool(InodeId id, const KeptTimes& times)>& visit) const = 0;
   virtual Result<void> forget_times(const std::vector<InodeId>& ids) = 0;
 
-  // Not synced: the requests survive the daemon, but a crash of the machine may lose the last ones.
-  // A later request for a file replaces the earlier one.
+  // Not synced: the requests survive a crash of the daemon, but a crash of the machine may lose the
+  // last ones. A later request for a file replaces the earlier one.
   virtual Result<void> keep_requests(
       const std::vector<std::pair<InodeId, MoveRequest>>& requests) = 0;
   // Like each_heat().

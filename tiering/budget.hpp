@@ -52,7 +52,7 @@ struct Expendable {
   std::uint64_t id = 0;  // decides if nothing else does, so that the order is always the same
 };
 
-// What it is worth to keep a byte of the file: the longer it was left alone, the later its next use
+// The value of keeping a byte of the file: the longer the file was not used, the later its next use
 // is expected; many uses make up for some of that.
 double value_of(const Expendable& file, double now);
 
@@ -73,7 +73,7 @@ class DeletionOrder {
 std::vector<std::uint32_t> choose_victims(std::span<const Expendable> files, std::uint64_t bytes,
                                           double now);
 
-// Why a file is not deleted, although its turn has come.
+// Why a file is not deleted although it would be next.
 enum class Kept {
   Pinned,         // it, or a directory inside the tree that it is in
   LinkedOutside,  // deleting its names in the tree would free nothing
@@ -83,7 +83,7 @@ enum class Kept {
   Fresh,          // written just now
   ReadOnly,       // its tier is
 };
-// Whether the file goes later if nobody does anything more with it.
+// Whether the file will be deleted later if nobody uses it again.
 bool is_for_now(Kept why);
 std::string_view name_of(Kept why);
 
@@ -100,8 +100,8 @@ struct DeletionFacts {
   std::int64_t written = 0;             // seconds since the epoch; one in the future says nothing
 };
 
-// The rule: why the file stays; nothing if it may be deleted. A reason that lasts comes before one
-// that does not.
+// The rule: why the file stays; nothing if it may be deleted. A lasting reason takes precedence
+// over a temporary one.
 std::optional<Kept> why_kept(const DeletionFacts& file, const Budget& budget, std::int64_t now,
                              std::chrono::seconds rest);
 

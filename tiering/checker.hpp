@@ -41,7 +41,7 @@ struct CheckReport {
   std::vector<Finding> findings;
   std::uint64_t files = 0;
   std::uint64_t directories = 0;
-  // Twins that can still take their file's place, and others. The latter are no fault: a mount
+  // Twins that can still take their file's place, and others. The latter are not a problem: a mount
   // removes them, and so does a repair.
   std::uint64_t twins = 0, twin_bytes = 0;
   std::uint64_t stale_twins = 0, stale_twin_bytes = 0;

@@ -19,11 +19,10 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kBetweenLooks{200};
-// A longer time says nothing about the present: no move ran meanwhile.
+// Readings that are further apart are not compared: no move ran between them.
 constexpr milliseconds kTooLong{2000};
 
-// Per second. Fewer requests than this come from somebody who looks around, or from system
-// services.
+// Per second. Fewer requests than this come from single commands or system services.
 constexpr double kRequests = 100;
 constexpr double kDiskRequests = 40;
 constexpr double kDiskBytes = 16 << 20;
@@ -34,7 +33,7 @@ constexpr double kFileRequests = 32;
 constexpr double kFileBytes = 256 << 10;
 constexpr double kRequestBytes = 64 << 10;  // of a request of moves, at least
 
-// The part of a time in which somebody waited, from which on moves make way.
+// Moves make way if somebody waited for more than this part of the time.
 constexpr double kPressure = 0.1;
 // The largest share while others work, even if nobody waits.
 constexpr double kMostBesideOthers = 0.5;
@@ -50,7 +49,7 @@ std::optional<std::string_view> text_of(const char* path, std::array<char, 512>&
   return std::string_view(buffer.data(), static_cast<std::size_t>(size));
 }
 
-// Without this information it is as if somebody always waited: moves then go by requests alone.
+// Without this information it is assumed that somebody always waits, so requests alone decide.
 microseconds pressure(const char* path) {
   std::array<char, 512> buffer{};
   const auto text = text_of(path, buffer);
@@ -183,7 +182,7 @@ void Courtesy::take(Reading now, Time time) {
   };
   const bool somebody_waits = part(last_->waited_disk, now.waited_disk) > kPressure ||
                               part(last_->waited_cpu, now.waited_cpu) > kPressure;
-  // Tiers on the same disk are used by the same others, and its counters are looked at once.
+  // Tiers on the same disk have the same other users, and the counters of a disk are read once.
   std::map<dev_t, bool> used;
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     const auto tier = static_cast<TierIndex>(i);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Courtesy says how much of their time moves may work while others use the disks of the tiers, so
-// that nobody notices them.
+// Courtesy says in which share of the time moves may work while others use the disks of the tiers,
+// so that moves do not slow them down.
 //
 // Others are at work if users send requests to the mount, or if a tier's disk does more than moves
 // caused. The share of moves on that tier then shrinks as long as somebody waits for a disk or a
-// processor (pressure stall information), and grows if nobody does. Without others it returns to
-// all of the time. It reacts within half a second.
+// processor (pressure stall information), and grows if nobody does. Without others it returns to 1.
+// It reacts within half a second.
 //
 // Threads: all members are thread-safe.
 #pragma once
@@ -44,19 +44,19 @@ class Courtesy {
   explicit Courtesy(Look look, const Clock& clock = real_clock())
       : look_(std::move(look)), clock_(clock) {}
 
-  // The share of their time that moves between these tiers may work, from kLeast to 1.
+  // The share of the time in which moves between these tiers may work, from kLeast to 1.
   static constexpr double kLeast = 1.0 / 16;
   double share(TierIndex from, TierIndex to);
   // The least share of any tier, as it was when moves last asked.
   double least_share() const;
 
-  // What moves do themselves, so that it isn't taken for the work of others.
+  // Report what moves do, so that it is not counted as the work of others.
   void began_file(TierIndex from, TierIndex to);
   void has_read(TierIndex tier, std::uint64_t bytes);
   void has_written(TierIndex tier, std::uint64_t bytes);
 
  private:
-  // What moves did on a disk and its counters have not shown yet.
+  // What moves did on a disk that its counters do not show yet.
   struct Own {
     double read = 0, written = 0;  // bytes
     double requests = 0;

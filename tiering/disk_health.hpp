@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the kernel knows to be wrong with a disk or its filesystem. Threads: pure functions.
+// What the kernel reports as wrong with a disk or its filesystem. Threads: pure functions.
 #pragma once
 
 #include <sys/types.h>

@@ -137,7 +137,7 @@ void FileLists::take(const Census& census, std::int64_t time) {
     if (slots[i] == 0) continue;
     const auto written = write(slots[i], census, static_cast<TierIndex>(i), time);
     if (!written)
-      log::get().warn("the list of the files on a disk is not kept: slot={} why={}", slots[i],
+      log::get().warn("cannot store the list of files of a disk: slot={} why={}", slots[i],
                       written.error().text());
   }
 }
@@ -159,7 +159,7 @@ void FileLists::add(unsigned slot, const std::vector<File>& files, std::int64_t 
     return writer.finish();
   };
   if (const auto appended = append(); !appended)
-    log::get().warn("the list of the files on a disk is not kept: slot={} why={}", slot,
+    log::get().warn("cannot store the list of files of a disk: slot={} why={}", slot,
                     appended.error().text());
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FileLists keeps the names of the files on each disk of the pool, so that somebody can be told
-// which files are lost when a disk dies. The lists are in the state directory, one a disk, by slot:
-// what the last census found, and what was in memory when the disk went away.
-// docs/metadata-format.md describes the format.
+// FileLists keeps the names of the files on each disk of the pool, to report which files are lost
+// when a disk dies. The lists are in the state directory, one a disk, by slot: what the last census
+// found, and what was in memory when the disk went away. docs/metadata-format.md describes the
+// format.
 //
 // Nothing depends on the lists: a failure to write one is logged. Threads: thread-safe.
 #pragma once

@@ -31,7 +31,7 @@ class HeatRecorder {
       : store_(store), half_life_(half_life), clock_(clock) {}
 
   void record(InodeId id, const Access& access);
-  // If the store fails for long, files that are not counted yet are left out beyond this.
+  // If the store fails for long, accesses to more files than this are not counted.
   static constexpr std::size_t kMostPending = 1 << 20;
   std::size_t pending() const;  // files with counts that are not stored yet
 

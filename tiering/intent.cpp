@@ -269,7 +269,7 @@ Result<void> name_copy(const Pool& pool, std::uint64_t sequence, std::vector<Ste
     if (SLUICE_TRY(is_there(pool, step.to, step.subject))) continue;
     if (SLUICE_TRY(is_taken(pool, step.to))) {
       step.to.name += ".recovered-" + std::to_string(sequence);
-      log::get().warn("another file has the name of a recovered one, so it is named {}",
+      log::get().warn("the name of a recovered file is taken, so the file is named {}",
                       log::escaped(step.to.name));
     }
     SLUICE_TRY(apply(pool, step));

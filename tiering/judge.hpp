@@ -30,7 +30,7 @@ class Judge {
 
   // Accesses per second; 0 if the policy does not go by value.
   double rate_of(const FileFacts& file) const;
-  // By which files compete for the room on `tier`, per byte. `rate` is rate_of(file).
+  // The number by which files compete for the room on `tier`, per byte. `rate` is rate_of(file).
   double rank(const FileFacts& file, double rate, std::size_t tier) const;
   // Whether heat or value makes `file` eligible for `tier`. CHECKED: `tier` is faster than its own.
   bool is_eligible(const FileFacts& file, double rate, TierIndex tier) const;

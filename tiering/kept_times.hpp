@@ -33,8 +33,8 @@ inline std::int64_t nanoseconds(const timespec& time) {
 timespec to_timespec(std::int64_t nanoseconds);
 
 // A file arrived on its tier when its copy there was made, or when a move of it ended, if that was
-// later: a copy may have been there before as a twin, or was long in the making. In seconds since
-// the epoch; 0 if no move to the tier with this slot is known.
+// later: a copy may have been there before as a twin, or copying may have taken long. In seconds
+// since the epoch; 0 if no move to the tier with this slot is known.
 std::int64_t made_at(const struct statx& copy);
 std::int64_t moved_at(const KeptTimes& times, unsigned slot);
 

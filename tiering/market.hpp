@@ -23,7 +23,7 @@ namespace sluice {
 struct FileFacts;
 struct TierFacts;
 
-// What one access saves on each tier. Tiers that files can't move to have no part in it.
+// What one access saves on each tier. Tiers that files can't move to are left out.
 class Savings {
  public:
   Savings(std::span<const TierFacts> tiers, Objective objective);
@@ -64,7 +64,7 @@ struct Appraisal {
 Appraisal appraise(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy,
                    const Market& market, std::int64_t now);
 
-// The bytes that a file's value is divided by: a file takes a block at least.
+// The bytes by which a file's value is divided: at least a block.
 double priced_bytes(const FileFacts& file);
 
 }  // namespace sluice

@@ -34,7 +34,7 @@ struct Move {
   Reason reason = Reason::Requested;
   std::string why;  // for the receipt
   uid_t user = 0;   // the user who asked for it
-  // Of `bytes`, what is behind the end of the file: a copy does not read it.
+  // The part of `bytes` that is behind the end of the file; a copy does not read it.
   std::uint32_t slack = 0;
 
   // What a copy reads, and what users are shown.

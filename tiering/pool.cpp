@@ -50,7 +50,7 @@ Result<void> read_marker_of(Candidate& tier) {
   return {};
 }
 
-// Leaves a directory as it was that cannot become a tier.
+// Restores a directory that cannot become a tier.
 class Undo {
  public:
   explicit Undo(int root)
@@ -67,7 +67,7 @@ class Undo {
   bool is_needed_;
 };
 
-// Opens a directory that shall become part of a mounted pool.
+// Opens a directory that is to become part of a mounted pool.
 Result<Candidate> open_newcomer(const TierSettings& settings) {
   Candidate tier{&settings, {}, {}, {}, {}, {}};
   tier.root.reset(::open(settings.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -203,8 +203,8 @@ Result<void> assign_members(std::vector<Candidate>& tiers, Pool::Missing missing
                           " has never been part of a pool: there is no .sluice/tier.json in it");
     }
     if (++last_slot > kMaxSlot) {
-      return unusable(ENOSPC,
-                      named + "a pool can have " + std::to_string(kMaxSlot) + " tiers in its life");
+      return unusable(
+          ENOSPC, named + "a pool can have " + std::to_string(kMaxSlot) + " tiers over its life");
     }
     tier.member = {tier.settings->name, new_uuid(), last_slot, false};
     roster[tier.member.name] = tier.member;
@@ -263,7 +263,8 @@ Result<void> enrol(std::vector<Candidate>& tiers, const std::string& pool, const
     if (told) continue;
     // News that a tier missed, because it was away, can wait.
     if (known != roster) return told;
-    log::get().warn("a tier could not be told of changes to the pool: why={}", told.error().text());
+    log::get().warn("cannot write a change of the pool to a tier, the next mount does it: why={}",
+                    told.error().text());
   }
   return {};
 }
@@ -400,8 +401,9 @@ Result<void> Pool::add(const TierSettings& settings) {
 // The tiers that are present know of a change. If one cannot be told now, the next mount does it.
 void Pool::tell_all_of_news() const {
   if (const auto told = tell_all(); !told)
-    log::get().warn("not every tier could be told of a change to the pool: why={}",
-                    told.error().text());
+    log::get().warn(
+        "cannot write a change of the pool to every tier, the next mount does it: why={}",
+        told.error().text());
 }
 
 // Adds a disk with a marker: one that was given up or replaced, and works again.
@@ -481,7 +483,7 @@ Result<Pool::Replacement> Pool::prepare_replacement(const TierSettings& settings
     for (const auto& entry : roster_) last_slot = std::max(last_slot, entry.second.slot);
     if (last_slot == kMaxSlot) {
       return unusable(ENOSPC, "tier " + name + ": a pool can have " + std::to_string(kMaxSlot) +
-                                  " disks in its life");
+                                  " disks over its life");
     }
     tier.member.uuid = new_uuid();
     tier.member.slot = last_slot + 1;
@@ -562,7 +564,7 @@ void Pool::take_back_tiers() {
   }
   if (!is_back) return;
   if (const auto told = tell_all(); !told)
-    log::get().warn("not every tier could be told of one that is back: why={}",
+    log::get().warn("cannot note on every tier that a tier is back, the next mount does it: why={}",
                     told.error().text());
 }
 

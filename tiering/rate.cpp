@@ -74,8 +74,8 @@ RateModel::RateModel(std::span<const FileFacts> files, std::chrono::seconds half
     products += seen.accesses * seen.seconds;
     time_squares += seen.seconds * seen.seconds;
   }
-  // A day of one file without an access keeps a pool of one file, seen for a minute, from being
-  // believed.
+  // A day without an access is added: otherwise a pool with one file that was seen for a minute
+  // would give an extreme rate.
   const double usual = count / (time + kDay);
   for (std::size_t i = 0; i < kClasses; ++i) {
     const double trust = 100 * kDay;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How often a file will be accessed, as far as its past and that of the other files tell.
 //
-// A decayed count says how often only together with the time in which it was collected: five
-// accesses in an hour are more than ten in a month. And few accesses say little: a file that was
-// read once, a minute ago, will hardly be read 1,440 times a day. So an estimate begins with what
-// is usual for files of that size in the pool, and moves towards the file's own count as its
-// observation grows (a gamma prior, learned from the pool). The long count (the score) is steadier,
-// the recent one quicker: the recent one is believed in so far as the long one can't explain it.
+// A decayed count becomes a rate only with the time in which it was collected: five accesses in an
+// hour are more than ten in a month. Few accesses say little: a file that was read once, a minute
+// ago, will hardly be read 1,440 times a day. So an estimate begins with what is usual for files of
+// that size in the pool, and moves towards the file's own count as its observation grows (a gamma
+// prior, learned from the pool). The long count (the score) is steadier, the recent one quicker:
+// the recent one counts as far as the long one can't explain it.
 // Threads: immutable values and pure functions.
 #pragma once
 

@@ -269,10 +269,10 @@ void SpeedMeter::settle(TierIndex index, const std::stop_token& stop) {
                       tier.name(), name_of(kind), found.speed.latency * 1e6,
                       found.speed.bandwidth / 1e6);
       if (const auto kept = store(tier, found); !kept)
-        log::get().debug("the speed of a tier is not stored: tier={} why={}", tier.name(),
+        log::get().debug("cannot store the speed of a tier: tier={} why={}", tier.name(),
                          kept.error().text());
     } else if (!probed) {
-      log::get().debug("a tier can't be measured, the usual speed counts: tier={} why={}",
+      log::get().debug("cannot measure a tier, its usual speed is assumed: tier={} why={}",
                        tier.name(), probed.error().text());
     }
   }
@@ -309,7 +309,7 @@ void SpeedMeter::save(TierIndex index) {
     reading = each.stored = each.now;
   }
   if (const auto kept = store(pool_[index], reading); !kept)
-    log::get().debug("the speed of a tier is not stored: tier={} why={}", pool_[index].name(),
+    log::get().debug("cannot store the speed of a tier: tier={} why={}", pool_[index].name(),
                      kept.error().text());
 }
 

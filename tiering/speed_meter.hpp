@@ -6,7 +6,7 @@
 //
 // On the tier: .sluice/speed.json, with the version, an id of the filesystem (a copy of the tier on
 // another disk is measured again), latency_us, bytes_per_s and source. A file that cannot be read
-// is as good as none.
+// counts as missing.
 //
 // Ownership: it owns its thread ("sluice-speed"). Threads: every member may be called from any
 // thread at once.

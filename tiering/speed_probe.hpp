@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Measures how fast a disk reads: a short look, well below a second. It writes a nameless file of
-// some megabytes, reads it past the page cache at random places and from beginning to end, and lets
-// it go. A nameless file (O_TMPFILE) ends with its process, so a crash leaves nothing behind; on a
+// Measures how fast a disk reads, in well below a second. It writes a nameless file of some
+// megabytes, reads it past the page cache at random places and from beginning to end, and closes
+// it. A nameless file (O_TMPFILE) ends with its process, so a crash leaves nothing behind; on a
 // filesystem without them, the name is removed before the first byte is written.
 // Threads: pure functions.
 #pragma once

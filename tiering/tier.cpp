@@ -82,7 +82,7 @@ std::uint64_t session_of(int fd) {
 }
 
 // Whether every store to a mapped file changes its times before it returns. tmpfs maps a page that
-// is read writable at once, and never hears of the stores; ZFS sets the times when it writes the
+// is read writable at once, and does not learn of the stores; ZFS sets the times when it writes the
 // page. Of filesystems that are not in this list nothing is known.
 bool notes_mapped_stores(std::uint64_t magic) {
   constexpr std::uint64_t kXfsMagic = 0x58465342;
@@ -497,7 +497,7 @@ bool Tier::is_known_read_only() const {
 void Tier::note_failure(int code) {
   if (failure() == 0) {
     log::get().error(
-        "making a file on a tier failed, it is left alone for a minute: tier={} why={}", name(),
+        "cannot make a file on a tier, new files avoid it for a minute: tier={} why={}", name(),
         std::strerror(code));
   }
   trouble_.failure = code;

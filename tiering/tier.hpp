@@ -146,7 +146,7 @@ class Tier {
   void refresh_space() const;
   std::uint64_t reserve() const;
   bool low_on_space() const { return space().free < reserve(); }
-  // Whether its filesystem takes no writes: it is mounted so, or it found errors.
+  // Whether its filesystem accepts no writes: it is mounted read-only, or it found errors.
   bool is_read_only() const;
   // Making a file there failed for a reason that is not lack of room. The tier is left alone for a
   // minute. failure() is the errno of that; 0: no failure is known.

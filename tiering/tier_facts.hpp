@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a tier is for at this moment. There is one answer: placement, the planner, the mover and
-// requests go by it, and everything that is said about the tier is said from it.
+// What a tier may be used for at this moment. There is one answer: placement, the planner, the
+// mover and requests use it, and all messages about the tier are made from it.
 // Threads: plain values and pure functions.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// What a tier takes, best first.
+// What a tier accepts, best first.
 enum class Intake : std::uint8_t {
   Open,            // everything
   AboveWatermark,  // moves only in exchange for files that leave; new files if no tier is Open
@@ -67,8 +67,8 @@ inline bool is_crowded(const TierFacts& tier) {
 }
 Intake intake_of(const TierFacts& tier);
 
-// What becomes of a tier that has less room than it should: whether files leave it by themselves.
-// Those up to Waits do.
+// Whether files leave a tier by themselves when it has less room than it should. Up to Waits they
+// do.
 enum class Relief : std::uint8_t {
   NextPass,  // no plan has looked at it since
   Comes,     // the plan moves files off it

@@ -21,8 +21,9 @@ struct TierSpeed {
   bool operator==(const TierSpeed&) const = default;
 };
 
-// The user lists tiers from fast to slow, and that order holds whatever was measured: a tier counts
-// as at least a quarter slower than the one before it. `speeds` is in the order of the tiers.
+// The user lists tiers from fast to slow, and that order holds whatever was measured: a tier is
+// taken to be at least a quarter slower than the one before it. `speeds` is in the order of the
+// tiers.
 inline void obey_order(std::vector<TierSpeed>& speeds) {
   constexpr double kStep = 1.25;
   for (std::size_t i = 1; i < speeds.size(); ++i) {

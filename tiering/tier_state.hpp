@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What an operator should know about a tier: the conditions that are not as usual. Everything that
-// shows tiers (status, plan, top, web page, doctor, metrics) takes them from here.
+// What an operator should know about a tier: its unusual conditions. Everything that shows tiers
+// (status, plan, top, web page, doctor, metrics) takes them from here.
 // Threads: pure functions.
 #pragma once
 

@@ -4,8 +4,8 @@
 // unchanged, the twin takes its place, and nothing is copied.
 //
 // A note on the twin itself, an xattr, says what the file was when it left: that decides whether
-// the twin still equals it. A twin without a note is worth nothing. No promise depends on the
-// database, or on how the last mount ended.
+// the twin still equals it. A twin without a note is useless. Nothing here depends on the database,
+// or on how the last mount ended.
 //
 // Threads: plain values and functions without state.
 #pragma once
@@ -38,8 +38,8 @@ struct TwinNote {
   std::int64_t size = 0, mtime = 0, ctime = 0;  // times in nanoseconds
   std::uint64_t session = 0;                    // Tier::session() of that tier
   std::uint64_t hash = 0;                       // Copied::hash of the bytes
-  // For `sluice tier drain --lost`, which cannot ask the file any more: when it was moved, whose it
-  // was, and its names: the directory's handle on the twin's tier, and the name in it.
+  // For `sluice tier drain --lost`, which cannot read the file any more: when it was moved, its
+  // owner, and its names: the directory's handle on the twin's tier, and the name in it.
   std::int64_t made = 0;  // seconds since the epoch
   std::uint32_t mode = 0, uid = 0, gid = 0;
   struct Name {

@@ -145,7 +145,7 @@ class Twins {
   // Returns true if it should go on soon.
   bool check_some(Tier& tier);
   void drop_forgotten();
-  // Nothing: the file's tier is not there, so nobody knows.
+  // Nothing if the file's tier is offline: then it can't be known.
   std::optional<TwinState> state_of(const Tier& tier, int twin, const TwinNote& note) const;
   // Whether a twin is of no use. False if that cannot be known now.
   bool is_stale(const Tier& tier, const SharedFd& directory, const std::string& name) const;
