@@ -41,7 +41,7 @@ struct EngineFile {
   // It writes all of `size` or returns an error.
   std::function<Result<void>(const std::byte* data, std::size_t size, std::uint64_t offset)> write =
       {};
-  // Who asks. Copies in GPU memory that are shared with another user are not used.
+  // The user who asks. Copies in GPU memory that are shared with another user are not used.
   uid_t user = kNoUser;
   static constexpr uid_t kNoUser = static_cast<uid_t>(-1);
   // Reads ask this now and then; if it is true, they end early, but not before they have read
@@ -83,8 +83,9 @@ class Engine {
     std::chrono::milliseconds cufile_idle{
         10'000};  // how long files are kept open for cuFile after use
     // Page cache is registered only for files that did not change for mapped_after, which must be
-    // longer than the granularity of file times. It is kept by value, in which reads count half
-    // after mapped_half_life, and released when unused for mapped_idle. 0: it is not.
+    // longer than the granularity of file times. What is kept is decided by value, in which reads
+    // count half after mapped_half_life. It is released when unused for mapped_idle; 0: never for
+    // that reason.
     std::chrono::milliseconds mapped_after{2000}, mapped_half_life{600'000}, mapped_idle{0};
     std::uint64_t mapped_background = 256 << 20;  // larger files are registered in the background
     std::function<MachineMemory()> memory = [] { return machine_memory(); };
@@ -159,8 +160,8 @@ class Engine {
                     uid_t user = 0);
 
   // Copies the whole file into the memory of the GPU (gpu/hbm.hpp); returns when it is there.
-  // `keep`: the copy goes only if nothing else can. Errors are those of HbmTier::request() and
-  // read().
+  // `keep`: the copy is dropped only if nothing else can be. Errors are those of HbmTier::request()
+  // and read().
   Result<void> fill_hbm(const EngineFile& file, Device& device, bool keep,
                         const std::stop_token& stop = {});
   // Shares the file's copy in the memory of the GPU with processes of file.user; see

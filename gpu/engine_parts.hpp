@@ -134,7 +134,7 @@ struct Engine::Parts {
     hbm.forget(is_meant);
   }
 
-  // Fills the segments of the copy, as far as they are not; how the bytes came is in `went`, if it
+  // Fills the segments of the copy that are not filled yet. `went` says how the bytes came, if it
   // filled any itself. False: they can't be filled now.
   bool fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments, Stats::Timer& timer,
             std::optional<Transfer>& went);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A FileReader reads pieces of one file for one request: through the page cache if it has the
 // bytes, otherwise with O_DIRECT. If the page cache has room for the file, bytes of a slow disk go
-// through it, so that the next reader finds them there. A fast disk would be slowed down by that.
-// There they do only if another request reads the same bytes, so that the disk is not read many
-// times at once.
+// through it, so that the next reader finds them there. That would slow a fast disk down: its bytes
+// go through the page cache only if another request reads the same bytes, so that they are not read
+// many times at once.
 //
 // Threads: thread-safe.
 #pragma once

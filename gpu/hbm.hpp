@@ -11,8 +11,8 @@
 // its copy is made, nobody has it open or mapped for writing: a store to a page that is mapped and
 // dirty already does not change the times. Every later change does, before its bytes can be read.
 //
-// What stays is decided by value per byte, which is how often the bytes were read lately. Copies go
-// when the limit is lowered, and when less than `reserve` of the GPU's memory is free.
+// What stays is decided by value per byte, which is how often the bytes were read recently. Copies
+// are dropped when the limit is lowered, and when less than `reserve` of the GPU's memory is free.
 //
 // Ownership: HbmTier shares each copy with the requests that use it; the last one frees the memory.
 // Threads: thread-safe. Its own thread watches the free memory while there are copies.
@@ -46,7 +46,7 @@ class HbmTier {
   HbmTier(const HbmLimits& limits, std::chrono::nanoseconds min_unchanged);
   ~HbmTier();
 
-  // Copies that are over the new limit go now.
+  // Copies that exceed the new limit are dropped now.
   void set_limits(const HbmLimits& limits);
   bool is_on() const { return on_; }
   // Whether a search can find anything.
@@ -62,9 +62,9 @@ class HbmTier {
   // Whether find() would find all of the segment, for reports.
   bool has(const FileVersion& version, const Device& device, const Segment& segment, uid_t user);
   // The copy with memory for the whole file, which need not have been read before; it replaces
-  // copies of files that are not kept. `keep`: it goes only if nothing else is left to go. EAGAIN:
-  // the file changed recently or is open for writing, so that it must be tried later. ENOSPC: no
-  // room. EOPNOTSUPP: the tier is off, or the GPU cannot do it.
+  // copies of files that are not kept. `keep`: it is dropped only if nothing else is left to drop.
+  // EAGAIN: the file changed recently or is open for writing, so that it must be tried later.
+  // ENOSPC: no room. EOPNOTSUPP: the tier is off, or the GPU cannot do it.
   Result<Shared> request(int fd, const FileVersion& version, Device& device, bool keep);
   // The same for a copy that can be shared with this user, or is already.
   Result<Shared> request_for(int fd, const FileVersion& version, Device& device, uid_t user);

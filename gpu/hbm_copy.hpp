@@ -3,8 +3,9 @@
 // gpu/hbm.hpp.
 //
 // A copy that is filled and in one allocation can be shared: processes of one user map its memory.
-// They can also write to it, because CUDA leaves that to who maps. So it serves only that user from
-// then on, and the checksums of its blocks, taken before it is shared, are checked before each use.
+// They can also write to it, because CUDA leaves that to the process that maps it. So it serves
+// only that user from then on, and the checksums of its blocks, taken before it is shared, are
+// checked before each use.
 //
 // Threads: thread-safe.
 #pragma once
@@ -48,7 +49,7 @@ class HbmCopy {
     std::uint64_t begin = 0, end = 0;
   };
 
-  // Counters that outlive the copy, for it adds to them until the last user has let go of it.
+  // Counters that outlive the copy: it adds to them until its last user has released it.
   struct Use {
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> hits{0}, hit_bytes{0}, filled_bytes{0};
@@ -86,8 +87,8 @@ class HbmCopy {
 
   // Whether it has memory for the whole file, in one allocation.
   bool is_one_piece() const;
-  // Who may have mapped it; nobody if it was never shared. Never changes again once it is set. A
-  // request that found nobody before it read must find nobody afterwards, or read elsewhere.
+  // The user who may have mapped it; nothing if it was never shared. Never changes again once it is
+  // set. A request that found no user before it read must find none afterwards, or read elsewhere.
   std::optional<uid_t> user() const;
   bool may_serve(uid_t user) const;
   // Sets the user. False: it is shared with another one.

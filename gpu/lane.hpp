@@ -39,8 +39,8 @@ class Lane {
   // The slot to use next, of the first `among` ones.
   unsigned next_slot(unsigned among) { return slot_ = (slot_ + 1) % among; }
 
-  // Selects the GPU for the following copies. Waits for those of another one, which may fail: that
-  // is for whoever started them to find out.
+  // Selects the GPU for the following copies. Waits for those of another GPU, whose errors are not
+  // returned here.
   Result<void> enter(Device& device);
   // These start a copy. The host memory must not change until wait() or synchronize().
   Result<void> to_device(CUdeviceptr to, const std::byte* from, std::size_t size);

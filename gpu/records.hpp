@@ -28,7 +28,7 @@ struct RecordIndex {
   std::size_t count = 0;
 };
 
-// A number for which the file has no record.
+// A record number that is out of range.
 struct BadIndex {
   std::size_t position = 0;  // in the index
   std::uint64_t value = 0;
