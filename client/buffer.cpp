@@ -163,7 +163,7 @@ Result<std::vector<std::uint64_t>> Buffer::register_with_daemon(int file) const 
 }
 
 Error too_many_takeovers() {
-  return {ECONNABORTED, "the mount's daemon has ended again and again during this request"};
+  return {ECONNABORTED, "the mount's daemon ended several times during this request"};
 }
 
 void unregister_from_daemon(int file, std::span<const std::uint64_t> ids) {

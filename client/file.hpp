@@ -55,8 +55,8 @@ class File {
   // that serves the mount now. ESTALE: it is still the same daemon, so it meant something else.
   Result<std::shared_ptr<const BufferIds>> renewed_ids(const Buffer& buffer,
                                                        const BufferIds& stale);
-  // Whether it is worth asking the daemon for records of a copy in GPU memory. After it had none,
-  // not for a moment: others would wait for the question each time.
+  // Whether it is worth asking the daemon for records of a copy in GPU memory. If it had none, it
+  // is not asked again for a moment, because each question makes others wait.
   bool may_be_in_hbm() const { return Clock::now().time_since_epoch() >= ask_again_.load(); }
   void is_not_in_hbm() { ask_again_ = (Clock::now() + kAskAgain).time_since_epoch(); }
   // Unregisters the buffer from the daemon.

@@ -108,7 +108,7 @@ bool Layers::is_lost(Device* device) noexcept {
     if (!device->enter()) return device->is_lost();
     std::size_t free = 0, total = 0;
     const CUresult code = device->api().cuMemGetInfo(&free, &total);
-    if (code != CUDA_SUCCESS) static_cast<void>(device->failed(code, "look after a stream"));
+    if (code != CUDA_SUCCESS) static_cast<void>(device->failed(code, "watch a stream"));
     return device->is_lost();
   } catch (...) {  // out of memory; try again later
     return false;

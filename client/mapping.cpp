@@ -107,7 +107,7 @@ Result<void> receive_reply(const UniqueFd& daemon, std::vector<UniqueFd>& fds) {
   struct sluice_share_reply reply {};
   const auto got = receive_with_fds(daemon.get(), std::as_writable_bytes(std::span(&reply, 1)), fds,
                                     MSG_WAITALL);
-  if (!got || *got != sizeof reply) return Error{ECONNREFUSED, "hear from the daemon"};
+  if (!got || *got != sizeof reply) return Error{ECONNREFUSED, "read the answer of the daemon"};
   if (reply.error != 0) return Error{static_cast<int>(reply.error), "share GPU memory"};
   return {};
 }

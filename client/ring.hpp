@@ -116,7 +116,7 @@ class Ring final : private RingTarget {
   unsigned reap(std::span<sluice_ring_completion> out);
 
   // An error if some requests in progress will never be completed. If the daemon is silent, asks
-  // whether it still serves the ring, and goes to another one that serves the mount now.
+  // whether it still serves the ring, and switches to the one that serves the mount now.
   Result<void> check_servers();
   Result<void> ask_daemon();
   // The daemon's token for the file; 0: this process executes its requests. ESTALE: the ring

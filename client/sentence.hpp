@@ -16,7 +16,7 @@ namespace sluice {
 void say(const char* what, const std::string& where, const Error& error) noexcept;
 // Returns an error with the same text as its detail, for code that knows more than its caller.
 Error explained(const char* what, const std::string& where, const Error& error);
-// ERANGE: an index has a number that no record has. The detail says which, and how many there are.
+// ERANGE: a record number is out of range. The detail says which, and how many records there are.
 Error explained(const char* what, const std::string& where, const BadIndex& bad,
                 std::uint64_t record_bytes);
 // Sets a text without allocating memory.

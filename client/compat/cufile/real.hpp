@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // NVIDIA's own libcufile, which serves every file that is not on a Sluice mount. The search for it
-// starts with the first call that needs it. Our own library is never taken for it, and it is never
-// unloaded.
+// starts with the first call that needs it. Our own library is never mistaken for it, and it is
+// never unloaded.
 //
 // Places, in this order: SLUICE_CUFILE_REAL (if set, nothing else is tried); a library that the
 // process has loaded; nvidia/*/lib beside the loaded Python packages; LD_LIBRARY_PATH; CUDA_HOME,

@@ -44,8 +44,8 @@ struct Registry {
   std::unique_ptr<CudaApi> cuda_ GUARDED_BY(cuda_mutex_);
 };
 
-// Makes a GPU's primary context current in this thread, and at the end the one before. Until then,
-// the thread may call CUDA while a graph is captured.
+// Makes a GPU's primary context current in this thread, and restores the previous one at the end.
+// Until then, the thread may call CUDA while a graph is captured.
 class Entered {
  public:
   Entered(const CudaApi& cuda, int gpu);

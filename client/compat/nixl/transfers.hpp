@@ -83,7 +83,7 @@ class Queue {
 
   // These return 0 or a negative errno.
 
-  // Tells the ring of the region. Transfers do this too; but then the first one takes longer.
+  // Adds the region to the ring. Transfers do this too; but then the first one takes longer.
   int add(Region& region);
   // Waits for the region's blocks in the ring and closes it. Its other blocks, and later transfers,
   // fail with -ENOENT.

@@ -151,7 +151,7 @@ struct sluice_readv {
  * index[i] goes to buffer_offset + i * record_bytes of the buffer. `index` is a registered buffer
  * of 64-bit numbers, on the GPU of the other. Fewer records are copied if they are too many for one
  * request; call again for the rest. EOPNOTSUPP: the file has no such copy, so that its records must
- * be read in another way. ERANGE: a number has no record; others may have been copied. */
+ * be read in another way. ERANGE: a number is out of range; others may have been copied. */
 struct sluice_records {
   __u64 buffer;
   __u64 buffer_offset;

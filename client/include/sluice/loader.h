@@ -8,7 +8,7 @@
  * the arena with large reads, several at a time, without intermediate copies. A part of a model is
  * also a model; layers and other subsets are loaded that way.
  *
- * File headers are checked before use. An inconsistent file gives EUCLEAN, and sluice_error() tells
+ * File headers are checked before use. An inconsistent file gives EUCLEAN, and sluice_error() names
  * the file, the tensor and what is wrong. Other errors and the rules for threads are those of
  * sluice.h.
  */
@@ -100,9 +100,9 @@ int sluice_layers_open(sluice_model* const* models, size_t count, sluice_buffer*
  * stays until it is released. EBUSY: it is already acquired, or no slot is free. Layers may be
  * acquired in any order, but only the next ones are loaded in advance. */
 int64_t sluice_layers_acquire(sluice_layers* layers, size_t layer);
-/* These allow the slot to be filled again: when the default stream has finished the work it has so
- * far, for which the first waits; or when this CUDA stream has. EOPNOTSUPP: the stream is being
- * captured into a graph. */
+/* These allow the slot to be filled again. The first waits until the default stream has finished
+ * its work so far. The second does not wait: the slot is filled once this CUDA stream has finished
+ * its work so far. EOPNOTSUPP: the stream is being captured into a graph. */
 int sluice_layers_release(sluice_layers* layers, size_t layer);
 int sluice_layers_release_stream(sluice_layers* layers, size_t layer, void* stream);
 /* Waits for reads in progress, and for streams to reach the releases that were put into them. */

@@ -59,8 +59,8 @@ int sluice_ring_submit(sluice_ring* ring);
  * not wait. Returns the number of completions. It is less than `least` if `timeout` has passed
  * (NULL: no timeout) and some had arrived; if none had, the result is -ETIMEDOUT. -ESHUTDOWN,
  * -ENOTCONN: the mount has ended, and its requests with it. If another daemon takes over the mount,
- * requests are repeated, and a wait may take longer than `timeout`; -ECONNABORTED: daemons end
- * again and again. -EAGAIN, -ENOMEM: this process has no thread or memory for the requests that it
+ * requests are repeated, and a wait may take longer than `timeout`; -ECONNABORTED: this happened
+ * too often. -EAGAIN, -ENOMEM: this process has no thread or memory for the requests that it
  * does itself. */
 int sluice_ring_wait(sluice_ring* ring, struct sluice_ring_completion* completions, unsigned most,
                      unsigned least, const struct timespec* timeout);

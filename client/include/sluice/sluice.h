@@ -9,7 +9,7 @@
  * process. The results are the same; struct sluice_result says which one did it.
  *
  * Functions return 0 or a count on success and a negative errno on failure; sluice_error() then
- * returns a description. Threads: all functions may be called from any thread, also at the same
+ * returns a description. Threads: all functions may be called from any thread, even at the same
  * time on one file or buffer. The caller must not close a file or buffer that another thread is
  * using.
  *
@@ -89,9 +89,9 @@ ssize_t sluice_read_route(sluice_file* file, sluice_buffer* buffer, size_t buffe
  * number of bytes.
  *
  * The engine in this process does this, so that millions of numbers need not be sent to the daemon,
- * unless the daemon has the file in the memory of the buffer's GPU. Only records that are
- * completely inside the file have numbers. Any other number fails with -ERANGE, and sluice_error()
- * tells the first one; some records may be in the buffer already.
+ * unless the daemon has the file in the memory of the buffer's GPU. A record must be completely
+ * inside the file: a number out of range fails with -ERANGE, and sluice_error() names the first
+ * one; some records may be in the buffer already.
  */
 ssize_t sluice_gather(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                       const uint64_t* index, size_t count, size_t record_bytes,
@@ -149,13 +149,13 @@ int sluice_checksum_file(sluice_file* file, uint64_t file_offset, uint64_t lengt
  * GPU of the current CUDA context, or the first one.
  *
  * The mapping has the bytes that the file had when it was mapped, and stays valid until
- * sluice_unmap(), also when the file changes, is deleted or closed, or the daemon ends. It is
+ * sluice_unmap(), even when the file changes, is deleted or closed, or the daemon ends. It is
  * read-only: a kernel that writes to it fails, and so does all later work of its CUDA context.
  *
  * A file that can't be shared gives an error, and sluice_error() says "not shared because ...";
  * read it instead. ENOTTY: it is not on a mount. EOPNOTSUPP: hbm is off. ENOSPC: there is no room.
  * EAGAIN: it changed in the last seconds, or is open for writing. ESTALE: it changed since
- * sluice_open(), so that the mapping would not fit to what was read before. */
+ * sluice_open(), so the mapping would not match what was read before. */
 int sluice_map(sluice_file* file, const char* gpu, sluice_mapping** mapping);
 /* sluice_map() in two steps. The daemon checks that no program wrote to the memory that it shares,
  * which takes 2 ms for 8 GiB. Between the steps, address and size are known, but nothing may be
@@ -175,7 +175,7 @@ void sluice_unmap(sluice_mapping* mapping);
  * SLUICE_PREFETCH_HBM, which copies it into the memory of the first GPU. Length 0 means to the end.
  */
 int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length, uint32_t flags);
-/* Tells which route a large read into `buffer` would take. NULL stands for GPU memory. */
+/* Says which route a large read into `buffer` would take. NULL stands for GPU memory. */
 int sluice_query_file(sluice_file* file, sluice_buffer* buffer, struct sluice_query* query);
 
 /* The name of a route, such as "staged". */

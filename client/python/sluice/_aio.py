@@ -49,7 +49,7 @@ class Writer:
     """Writes to an open file, up to `most` at a time, for one thread. Where there are no asynchronous writes (another machine,
     a container that forbids them, too many in the system), each is done when it is started.
 
-    Some filesystems refuse writes with O_DIRECT, though not the open: it is ended for the file then, also for others.
+    Some filesystems refuse writes with O_DIRECT, but not the open: it is then turned off for the file, also for others.
     """
 
     def __init__(self, descriptor: int, most: int) -> None:
@@ -76,7 +76,7 @@ class Writer:
                 self._call(*arguments)
 
     def start(self, data: memoryview, offset: int) -> Write:
-        """Starts a write. The memory must not change until it is finished. It must be writable, which ctypes wants."""
+        """Starts a write. The memory must not change until it is finished. It must be writable: ctypes requires it."""
         write = Write(data, offset)
         self._submit(write)
         return write

@@ -42,7 +42,7 @@ def gather(path_or_file: str | os.PathLike[str] | File, index: Any, dim: int | S
 
 def scatter(path_or_file: str | os.PathLike[str] | File, index: Any, values: Any, offset: int = 0) -> Result:
     """Writes rows by number: values[i] becomes row index[i] of the file. If a number occurs twice, the last row stays. The
-    size of a row is the size of `values` divided by the length of `index`. The file does not grow: a number without a row
+    size of a row is the size of `values` divided by the length of `index`. The file does not grow: a number out of range
     raises an IndexError, and then nothing has been written."""
     if isinstance(path_or_file, File):
         return path_or_file.scatter(index, values, offset)

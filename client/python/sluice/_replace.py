@@ -112,7 +112,7 @@ def _take_access(descriptor: int, folder: int, name: str) -> None:
     mode = status.st_mode & 0o7777
     try:
         os.fchown(descriptor, -1, status.st_gid)
-    except OSError:  # the group is another one, which may do what others may
+    except OSError:  # the group is another one: it gets the permissions of others
         mode &= ~S_ISGID
         if acl is None:
             mode = mode & ~S_IRWXG | (mode & S_IRWXO) << 3
@@ -138,7 +138,7 @@ def _acl_of(path: str) -> bytes | None:
 
 
 def _with_group_as_others(acl: bytes) -> bytes:
-    """The ACL if the file had another group: that may do what others may. The named users and groups stay."""
+    """The ACL if the file had another group, with the permissions of others. The named users and groups stay."""
     group, others = 4, 32
     head, entries = acl[:4], list(struct.iter_unpack("<HHI", acl[4:]))
     rights = next(right for tag, right, _ in entries if tag == others)

@@ -170,7 +170,7 @@ class _Mapping:
                                          "strides": None, "data": (address, False), "stream": None}
 
     def wait(self) -> None:
-        """Returns when the daemon has found the memory good. BlockingIOError: it is not."""
+        """Returns when the daemon has checked the memory. BlockingIOError: it was changed."""
         with self._handle as raw:
             check(library().sluice_map_wait(raw))
 

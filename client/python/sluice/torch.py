@@ -21,7 +21,7 @@ class RecordDataset(Dataset[torch.Tensor]):  # type: ignore[misc,unused-ignore] 
     records. Each worker of a DataLoader opens the file itself. With a CUDA `device` use no workers: the records are read
     directly to the GPU.
 
-    A map-style dataset hears of a batch when it is wanted. batches() knows all of them, and reads ahead.
+    A map-style dataset learns of a batch only when it is wanted. batches() knows all of them, and reads ahead.
     """
 
     def __init__(self, path: str | os.PathLike[str], record_bytes: int | None = None, *, dtype: torch.dtype | None = None,

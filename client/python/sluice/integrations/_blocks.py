@@ -186,7 +186,7 @@ class BlockStore:
             self._rings.pop().close()
 
     def contains(self, key: bytes, length: int | None = None) -> bool:
-        """Whether there is a block of that length. It may be gone, or found to be damaged, when it is loaded."""
+        """Whether there is a block of that length. It may still be missing or damaged when it is loaded."""
         self._check_process()
         try:
             size = os.stat(self._path(key)).st_size - _TRAILER.size
@@ -212,8 +212,8 @@ class BlockStore:
         return max(size - _TRAILER.size, 0)
 
     def load(self, blocks: Sequence[Block]) -> "concurrent.futures.Future[list[int]]":
-        """Fills the pieces. The result tells for each block whether it was THERE or MISSED; then its memory has any bytes. The
-        memory must stay valid until the result comes."""
+        """Fills the pieces. The result tells for each block whether it was THERE or MISSED; the memory of a missed block
+        may have any content. The memory must stay valid until the result comes."""
         return self._spread(self._loaders, self._load, blocks)
 
     def store(self, blocks: Sequence[Block]) -> "concurrent.futures.Future[list[int]]":
@@ -412,7 +412,7 @@ class BlockStore:
             if error.errno in self._warned:
                 return
             self._warned.add(error.errno or 0)
-        _log.warning("KV cache %s: could not %s: %s; the block is computed again (said once for this error)",
+        _log.warning("KV cache %s: could not %s: %s; the block is computed again (logged once for this error)",
                      self.directory, what, error)
 
     def _sweep(self) -> None:

@@ -3,7 +3,7 @@
 
 vLLM, SGLang and LMCache import it for their 3FS connectors. install() makes it importable under that name, behind a real
 3FS: if one is installed, Python finds that first. SLUICE_HF3FS=1 in the environment does the same in every process.
-docs/rings.md tells how this differs from 3FS.
+docs/rings.md describes how this differs from 3FS.
 """
 import ctypes
 import datetime

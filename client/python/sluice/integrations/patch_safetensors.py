@@ -71,7 +71,7 @@ class _Meta(type):
 
 def _prepare(filename: Any = None, framework: Any = None, device: Any = "cpu", *_: Any,
              **__: Any) -> tuple[FileState, str, Any] | None:
-    """What Opened needs; None if the file is not on a mount, or the original had better do it all."""
+    """What Opened needs; None if the file is not on a mount, or the original should do it all."""
     if not isinstance(filename, str | os.PathLike):
         return None
     try:
@@ -270,7 +270,7 @@ def torch_type(tensor: Tensor) -> tuple[Any, tuple[int, ...]]:
 
 
 def torch_tensor(storage: Any, dtype: Any, shape: tuple[int, ...], device: Any) -> Any:
-    """A tensor that is no view of another, as the original's."""
+    """A tensor that is not a view of another one, like those of the original."""
     return sys.modules["torch"].empty(0, dtype=dtype, device=device).set_(storage, 0, shape)
 
 

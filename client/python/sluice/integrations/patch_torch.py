@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """torch.load of files on a Sluice mount, in the zip format that torch.save writes.
 
-torch opens the archive, checks it and unpickles it as ever. Only the bytes of a storage that goes to a GPU are read in
+torch opens the archive, checks it and unpickles it as usual. Only the bytes of a storage that goes to a GPU are read in
 another way: where torch would read a storage and then move it (_load), it gets an _Unread, which is read when it is moved.
 """
 import functools
