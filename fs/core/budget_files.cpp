@@ -147,7 +147,8 @@ std::vector<bool> BudgetFiles::those_below(std::uint32_t top) const {
 void BudgetFiles::directory_renamed(Below from, Below to) {
   const std::uint32_t moved = find_directory(from);
   if (moved == kNone || from.empty() || to.empty()) return;  // there is no file below it
-  // An empty directory that is replaced has no files, unless they were removed past the mount.
+  // An empty directory that is replaced has no files, unless they were removed directly on the
+  // tier.
   directory_left(to);
   if (find_directory(from) != moved) return;
   // No directory can be moved into itself, but what is known here may be out of date.

@@ -15,16 +15,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// No more files than this are looked at for plan and explain. The others are taken to go in their
-// turn, which few do not.
+// No more files than this are examined for plan and explain. The others are assumed to be deleted
+// in their order, as most are.
 constexpr std::size_t kMostForPlan = 10'000, kMostForExplain = 1'000;
-// The process that asks cannot be killed for so long.
+// During this time the process that asks cannot be killed.
 constexpr std::chrono::seconds kLongestPreview{30};
 
 }  // namespace
 
-// The files of a tree in the order in which they go, each with what the rule says of it. Files that
-// are not where the tree says are left out.
+// The files of a tree in the order in which they are deleted, each with the decision of
+// DeletionRule. Files that are not where the tree says are left out.
 class BudgetForecast::Turns {
  public:
   struct Turn {
@@ -185,7 +185,7 @@ Result<BudgetForecast::Preview> BudgetForecast::preview_now(const InodePtr& dire
   return out;
 }
 
-// Lets the turns of files come, as the keeper does, until enough are gone.
+// Goes through the files in their order, as the keeper does, until enough would be deleted.
 void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool()>& go_on,
                              Preview& out) {
   const std::uint64_t excess = std::max(out.used, out.budget.bytes) - out.budget.bytes;
@@ -193,8 +193,8 @@ void BudgetForecast::foresee(Turns& turns, uid_t asks, const std::function<bool(
     ++sum.files;
     sum.bytes += file.bytes;
   };
-  // `due` counts also what waits. A file whose turn comes when enough is due is said to stay only
-  // if a later one goes in its place.
+  // `due` also counts files that wait. Once enough is due, a file is reported as kept only if a
+  // later one is deleted in its place.
   std::uint64_t freed = 0, due = 0;
   std::vector<Going> waiting;
   std::size_t needed = 0;  // of those that wait, so many are said to stay if they do

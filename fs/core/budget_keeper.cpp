@@ -111,7 +111,7 @@ bool BudgetKeeper::trim(const std::stop_token& stop, BudgetTrees::Tree& tree) {
     }
     bool is_spared = false;
     for (const BudgetTrees::Victim& victim : victims) {
-      // A rule may be corrected while its files vanish.
+      // A user may correct a rule while files are being deleted because of it.
       if (stop.stop_requested() || budget_now(place.directory) != place.budget) return has_deleted;
       std::vector<InodePtr> parents;
       const auto removed = remove(place, victim, parents);

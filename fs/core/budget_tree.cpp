@@ -30,7 +30,7 @@ bool has_writers(Inode& file) {
   return state->open && state->open->writers > 0;
 }
 
-// A new file is expected to become as large as the largest of late. One that was far larger than
+// A new file is expected to become as large as the largest recent one. One that was far larger than
 // others must not empty the tree, so that is limited.
 std::uint64_t BudgetTrees::Tree::expected_size() const {
   const std::size_t count = files.all().size();

@@ -173,8 +173,8 @@ std::vector<BudgetTrees::Victim> BudgetTrees::choose(Tree& tree) {
     victims.push_back(victim_locked(tree, ids[each]));
   }
   tree.is_stuck = victims.empty();
-  // Users of the tree wait for its lock. A choice among many files takes long, and one that found
-  // nothing finds nothing soon.
+  // Users of the tree wait for its lock. A choice among many files takes long, and after one that
+  // found nothing the next one would soon find nothing, either.
   const auto ended = steady_clock::now();
   if (tree.is_stuck) {
     tree.next_choice =

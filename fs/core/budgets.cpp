@@ -65,7 +65,7 @@ void Budgets::opened_for_writing(const InodePtr& file) {
     Tree& tree = *each.tree;
     const MutexLock lock(tree.mutex);
     if (!tree.files.contains(file->id())) {
-      // Perhaps it was made past the mount.
+      // Perhaps it was made directly on a tier.
       if (each.depth == BudgetTrees::kNotAbove || !tree.is_known || name.empty()) continue;
       tree.files.add_name(file->id(), each.below(way), name, parts_.clock.seconds());
     }
@@ -182,7 +182,7 @@ bool Budgets::poll() {
     for (const TreePtr& tree : trees) {
       const MutexLock lock(tree->mutex);
       BudgetFiles::File* const known = tree->files.find(id);
-      // A GPU or a mapping has written to it, which nothing holds up.
+      // A GPU or a mapping has written to it; such writes do not wait for room.
       if (size.bytes > 0 && tree->owing.erase(id) > 0) tree->put_growing(id);
       const auto grew = tree->growing.find(id);
       // If it was closed meanwhile, its size is known better.

@@ -150,7 +150,7 @@ void Budgets::stop_waiting() {
   waiting_.clear();
 }
 
-// Room may have come by what a user did. The keeper looks whether somebody waits for it.
+// A user's operation may have made room. The keeper checks whether somebody waits for it.
 void Budgets::may_have_room() {
   if (somebody_waits_) trees_.wake();
 }

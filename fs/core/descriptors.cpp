@@ -91,7 +91,7 @@ void Descriptors::keep_in_existence(Inode& file, int fd) {
   const auto id = kernel_.add_backing((*readable)->get());
   if (!id) return;
   Inode::Locked state(file);
-  // If the file was closed meanwhile, nobody would let go of it.
+  // If the file was closed meanwhile, nobody would release it.
   const std::int32_t unused = state->open ? file.record_keeper(*id) : *id;
   if (unused != 0) kernel_.remove_backing(unused);
 }

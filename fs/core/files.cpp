@@ -134,7 +134,8 @@ Result<struct statx> Files::statx_of(const InodeState& state) {
 }
 
 // The kernel writes to a passthrough file with the rights of the thread that registers it, for
-// whoever opens the file while it is registered. Only a writer of root's registers root's rights.
+// whoever opens the file while it is registered. So root's rights are registered only for a writer
+// that is root.
 Result<std::int32_t> Files::add_backing(const Tier& tier, int fd, bool writes) {
   Caller opener = current_caller();
   // On other filesystems the fsuid gives no right to room. On a network filesystem, it may decide

@@ -76,7 +76,8 @@ void HbmPins::save() {
     log::get().warn("cannot write the list of files pinned to GPU memory: file={}", parts_.list);
 }
 
-// Files that can't be found may be deleted, and make room.
+// Makes room for another pin: drops those of files that can't be found, which may have been
+// deleted.
 Result<void> HbmPins::make_room(uid_t user) {
   const auto is_theirs = [&](const auto& each) { return each.second.user == user; };
   const auto has_most = [&]() REQUIRES(mutex_) {

@@ -73,8 +73,8 @@ void ShownTimes::load(Inode& inode) {
   adopt();
 }
 
-// Ends what a daemon did not live to end. A copy that it was just making may not be known: until a
-// user changes the directory, the times from before are shown for it.
+// Ends a change that a daemon had begun when it died. A copy that it was just making may not be
+// known: until a user changes the directory, the times from before are shown for it.
 void ShownTimes::end_inherited_changes(Inode& directory, KeptTimes& times) {
   std::vector<Copy> copies;
   {

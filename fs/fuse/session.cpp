@@ -96,7 +96,7 @@ class Signals {
     ::signal(SIGPIPE, SIG_IGN);
     thread_ = std::thread([this, on_exit = std::move(on_exit), on_hangup = std::move(on_hangup)] {
       begin_thread("sluice-signals");
-      // It is blocked in all other threads, so one that came before is heard now.
+      // It is blocked in all other threads, so one that came before is delivered now.
       set_hangup(SIG_UNBLOCK);
       while (!ends_) {
         std::uint64_t count = 0;
@@ -270,7 +270,7 @@ void Session::take(std::span<std::byte> request) {
   fuse_session_process_buf(session_, &buffer);
 }
 
-// Answers a request that has crashed two daemons, so that the third lives.
+// Answers a request that has crashed two daemons, so that it does not crash a third one.
 void Session::refuse(const fuse_in_header& header) {
   const NotedRequest noted(handover_, header.unique & ~kUniqueResend, header.opcode, true);
   const fuse_out_header reply{sizeof reply, -EIO, header.unique};

@@ -216,11 +216,11 @@ std::string reference_file() {
 #
 #   sluice mount --config /etc/sluice/pool.toml /mnt/pool
 #
-# Every option has one name: small_file here, SLUICE_SMALL_FILE in the environment, --small-file as a flag. Flags win
-# over the environment, the environment over this file. Relative paths start at the folder of this file. Sizes are
-# strings like "64KiB", "1.5T" (K is 1024), or numbers of bytes. Durations are numbers with a unit: s, min, h, d or w.
+# Every option has one name: small_file here, SLUICE_SMALL_FILE in the environment, --small-file as a flag. Flags override
+# the environment, which overrides this file. Relative paths start at the folder of this file. Sizes are strings like
+# "64KiB", "1.5T" (K is 1024), or numbers of bytes. Durations are numbers with a unit: s, min, h, d or w.
 #
-# While the pool is mounted, 'sluice reload' takes changes over. It lists what takes effect only at the next mount.
+# While the pool is mounted, 'sluice reload' applies changes. It lists what takes effect only at the next mount.
 
 )" + toml_rows(Group::Mount) +
       "# Heat and migration.\n\n" + toml_rows(Group::Heat) +
