@@ -64,7 +64,7 @@ void wait_for_service_manager() {
   UniqueFd writer(ends[1]);
   const auto told = tell_service_manager("BARRIER=1", writer.get());
   writer.reset();
-  // The manager closes its copy when it gets there.
+  // The manager closes its copy once it has read up to here.
   pollfd closed{reader.get(), 0, 0};
   if (told) ::poll(&closed, 1, kLimitMs);
 }

@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 // How often the daemon may copy nothing when it is asked to go on. It starts again if somebody
-// wrote to the memory, or if the copy had to go.
+// wrote to the memory, or if the copy was dropped.
 constexpr int kMostSetbacks = 4;
 constexpr unsigned kPatience = 10;  // seconds
 

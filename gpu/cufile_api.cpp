@@ -60,7 +60,7 @@ constexpr Name kNames[] = {
     NAME(CU_FILE_MEMORY_NOT_REGISTERED, EINVAL),
     NAME(CU_FILE_PERMISSION_DENIED, EACCES),
     NAME(CU_FILE_DRIVER_ALREADY_OPEN, EEXIST),
-    // What registering a file on tmpfs, or on a disk that udev knows nothing of, ends in.
+    // The error for a file on tmpfs, or on a disk that udev does not know.
     NAME(CU_FILE_HANDLE_NOT_REGISTERED, EOPNOTSUPP),
     NAME(CU_FILE_HANDLE_ALREADY_REGISTERED, EEXIST),
     NAME(CU_FILE_DEVICE_NOT_FOUND, ENODEV),
@@ -170,7 +170,8 @@ Result<std::unique_ptr<CuFile>> CuFile::open() {
     library = ::dlopen(kInstalled, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return Error{ENODEV, "load cuFile", std::move(reason)};
   }
-  // In a program that uses our drop-in the name stands for that, which would ask us in turn.
+  // In a program that uses our drop-in, this name would load the drop-in, which would call us in
+  // turn.
   if (void* real = ::dlsym(library, kDropInFunction)) {
     library = reinterpret_cast<void* (*)()>(real)();
     if (library == nullptr) {

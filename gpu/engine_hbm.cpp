@@ -23,7 +23,7 @@ constexpr std::uint64_t kMostAtOnce = 256 << 20;
 std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
                                                    std::span<const HbmCopy::Range> ranges,
                                                    Stats::Timer& timer) {
-  // Others wait for the report, so it comes in any case.
+  // Others wait for the report, so it is always made.
   struct Report {
     ~Report() { copy.filled(ranges, good); }
     HbmCopy& copy;
@@ -39,7 +39,7 @@ std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
   const EngineRead request{fd,     copy.version(), copy.memory(), parts,
                            length, Route::Auto,    timer,         kNeverCancelled};
   Choice choice{Route::Staged, Why::FillingHbm};
-  // Those who wait for these blocks hold no pass, so this one comes.
+  // Requests that wait for these blocks hold no pass, so this request gets one.
   const Gate::Pass pass(gate);
   if (is_better_direct(fd, copy.version(), parts[0], copy.device())) {
     choice.route = Route::Gds;
@@ -162,7 +162,7 @@ Result<std::optional<Transfer>> Engine::Parts::gather_hbm(const RecordRequest& r
   }
   if (!SLUICE_TRY(std::move(good))) {
     std::vector<std::uint64_t> own;
-    // To find the number costs memory; who asks for this route looks for it himself.
+    // Finding the number costs memory; the caller that asks for this route finds it.
     if (request.wanted != Route::Hbm) SLUICE_TRY(host_index(request, own));
     return Error(ERANGE, "the index changed while it was used");
   }

@@ -22,8 +22,8 @@ constexpr std::size_t kMostFiles = 1024;       // most files remembered
 // What is read of larger files, which may be sparse, is not remembered.
 constexpr std::uint64_t kLargestFile = 1ULL << 40;
 constexpr std::chrono::duration<double> kHalfLife = std::chrono::minutes(10);
-// A file must be worth so many times more than one that has to go for it. Files that are read in
-// turn would otherwise push each other out again and again.
+// A file must be worth so many times more than one that is dropped for it. Otherwise files that are
+// read in turn would replace each other repeatedly.
 constexpr double kBetter = 2;
 constexpr auto kWatch = std::chrono::milliseconds(50);
 constexpr auto kQuiet = std::chrono::seconds(10);        // after release()
@@ -66,7 +66,8 @@ struct HbmTier::OnDevice {
   const std::shared_ptr<HbmCopy::Use> use = std::make_shared<HbmCopy::Use>();
   std::uint64_t evictions = 0;
   Clock::time_point again = {};  // nothing is copied before
-  // `reserve` was undercut: the next copy needs more than that, or it would go again soon.
+  // Less than `reserve` was free: the next copy needs more than that, or it would soon be dropped
+  // again.
   bool is_short = false;
 };
 

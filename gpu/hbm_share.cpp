@@ -192,7 +192,7 @@ Result<SharedCopy> Engine::share(const EngineFile& file, Device& device) {
     return Error(EAGAIN, "the file changed while it was shared");
   }
   out.memory = SLUICE_TRY(copy->export_memory());
-  // It does not keep the copy: who never asks would keep it in the way of others.
+  // It does not keep the copy: a caller that never asks would block its memory for others.
   out.check = [parts = parts_.get(), weak = std::weak_ptr(copy)] {
     const auto still = weak.lock();
     if (!still) return false;

@@ -347,7 +347,7 @@ Result<void> copy_inode_flags(int from, int to) {
   fsxattr source{}, target{};
   if (::ioctl(from, FS_IOC_FSGETXATTR, &source) < 0) return {};
   const bool has_projects = ::ioctl(to, FS_IOC_FSGETXATTR, &target) == 0;
-  // A twin may have an id that the file has no more.
+  // A twin may have an id that the file no longer has.
   if (target.fsx_projid == source.fsx_projid) return {};
   if (!has_projects) return Error(EOPNOTSUPP, "the tier cannot store the file's project id");
   target.fsx_projid = source.fsx_projid;

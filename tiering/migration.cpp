@@ -145,7 +145,7 @@ Relief Migration::relief(TierIndex tier) const {
     const MutexLock lock(mutex_);
     if (tier < relief_.size()) last = relief_[tier];
   }
-  // The last plan found these, and they are over.
+  // These were reasons of the last plan, and they have ended.
   const bool is_over = last == Relief::Slowest || (last == Relief::Waits && !mover_.waits_on(tier));
   return is_over ? Relief::NextPass : last;
 }

@@ -296,7 +296,7 @@ void SpeedMeter::correct(TierIndex index) {
   each.counters = counters;
 }
 
-// Stores what the counters taught, so that the next mount begins with it.
+// Stores the corrected speeds, so that the next mount begins with them.
 void SpeedMeter::save(TierIndex index) {
   Reading reading;
   {

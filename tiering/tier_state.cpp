@@ -63,7 +63,7 @@ std::vector<TierState> states_of(const Pool& pool, const Tier& tier, Relief reli
   std::vector<TierState> out;
   const TierFacts facts = tier.facts();
   const bool is_above = is_above_watermark(facts);
-  // Neither is of interest while nothing comes and everything leaves.
+  // Neither matters while the tier gets no files and all its files leave.
   std::string elsewhere, leaving;
   if (is_usable(facts)) {
     elsewhere = new_files(pool, tier);

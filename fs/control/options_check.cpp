@@ -340,7 +340,7 @@ Result<void> check_empty(const MountOptions& options) {
   return {};
 }
 
-// What the kernel shows there are no files of a disk.
+// What the kernel shows there is not stored on a disk.
 Result<void> check_is_storage(const TierOptions& tier) {
   struct statfs filesystem {};
   if (::statfs(tier.path.c_str(), &filesystem) < 0) return {};

@@ -106,7 +106,7 @@ std::size_t ShareSocket::tokens() const {
 std::optional<ShareSocket::Offer> ShareSocket::take(const Token& token, uid_t user) {
   MutexLock lock(mutex_);
   const auto found = offers_.find(token);
-  // Who has the token of another user does not end it.
+  // A token stays valid if another user sends it.
   if (found == offers_.end() || found->second.user != user || found->second.until <= Clock::now()) {
     return std::nullopt;
   }

@@ -126,7 +126,8 @@ class Keeper {
       start_at_ = {};  // whatever it asks for needs a daemon
       is_asked_ = true;
       if (info.ssi_signo == SIGHUP) {
-        // A daemon that is about to read the configuration, or has just read it, hears it later.
+        // A daemon that is about to read the configuration, or has just read it, gets the signal
+        // later.
         reload_is_due_ = !daemon_.is_ready;
         if (daemon_.is_ready) ::kill(daemon_.pid, SIGHUP);
         continue;
@@ -150,7 +151,7 @@ class Keeper {
     }
   }
 
-  // Somebody may want it so, a debugger for example, so it is not continued here.
+  // This may be intended, for example by a debugger, so it is not continued here.
   void say_stopped(bool is_stopped) const {
     const std::string pid = std::to_string(daemon_.pid);
     if (is_stopped) {
@@ -268,7 +269,7 @@ class Keeper {
       return give_up("no daemon could be started for " + seconds_of(settings_.patience) +
                      "; the last one: " + reason);
     }
-    // The daemon may not have heard the signal any more.
+    // The daemon may have ended before it received the signal.
     const bool is_asked = std::exchange(is_asked_, false);
     const milliseconds wait = is_asked ? least_wait : std::max(least_wait, wait_before_start());
     start_at_ = now + wait;

@@ -106,7 +106,8 @@ class Setting {
       : request_(request), style_(style), target_(std::move(target)) {}
 
   int run() {
-    // What is asked about must be what is set, also if the directory is renamed meanwhile.
+    // The budget must be set on the directory that the question is about, even if that is renamed
+    // meanwhile.
     directory_ = UniqueFd(::open(target_.path.c_str(), O_PATH | O_CLOEXEC));
     if (!directory_) return fail("budget", described(Error::last("open")));
     if (request_.size == "none") {
@@ -126,7 +127,7 @@ class Setting {
     } else if (request_.dry_run || deletes_more() || number_of(preview_, "over") > 0) {
       std::fputs(report().c_str(), to);
     }
-    // What goes must have been said; the program reports that it could not be written.
+    // The files must have been listed; if that output failed, the program reports it.
     if (std::fflush(to) != 0) return kFailed;
     if (request_.dry_run) return kDone;
     if (asks && ::isatty(STDIN_FILENO) != 1)
@@ -183,7 +184,7 @@ class Setting {
     return number_of(member_of(preview_, "now"), "files") +
            number_of(member_of(preview_, "later"), "files");
   }
-  // Whether files go that would stay otherwise.
+  // Whether files are deleted that would otherwise stay.
   bool deletes_more() const {
     const Json& in_force = member_of(preview_, "in_force");
     const bool is_raised =

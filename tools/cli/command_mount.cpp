@@ -152,8 +152,8 @@ Result<void> read_and_check(const Flags& flags, std::string& text, MountOptions&
   return check_options(options);
 }
 
-// Gives the keeper the text of a configuration that is right, for a daemon that is started after a
-// crash: nobody may be there to correct the file by then.
+// Gives the keeper the text of a valid configuration, for a daemon that is started after a crash:
+// nobody may be there to correct the file by then.
 void keep_configuration(KeeperLink& keeper, const std::string& text) {
   const UniqueFd file(::memfd_create("sluice-config", MFD_CLOEXEC));
   if (text.empty() || !file) return;
@@ -161,7 +161,8 @@ void keep_configuration(KeeperLink& keeper, const std::string& text) {
     keeper.hold("config", file.get());
 }
 
-// What keep_configuration() kept; empty if there is none, or somebody can be told of a mistake.
+// What keep_configuration() kept; empty if there is none, or if an error in the file can be
+// reported to somebody.
 std::string kept_configuration(const KeeperLink& keeper) {
   const auto kept = keeper.start().held.find("config");
   if (keeper.start().role != KeeperLink::Role::Successor || kept == keeper.start().held.end())
@@ -355,7 +356,7 @@ int mount_in_foreground(const MountOptions& options, const LiveOptions::Read& re
       warn_of_open_tiers(options);
     }
   };
-  // No look from outside here: the thread that reports may be the one that would have to answer.
+  // Does not access the mount: the thread that reports may be the one that would have to answer.
   return serve(options, read_again, started, std::move(stored));
 }
 

@@ -86,7 +86,7 @@ std::string waiting_text(const std::string& reason) {
   return reason;
 }
 
-// What a tier is for, and what room there is worth; nothing if that is as usual, and thresholds
+// What a tier accepts, and what room there is worth; nothing if that is as usual, and thresholds
 // decide.
 std::string tier_line(const Json& tier, Objective objective, bool is_slowest) {
   const Intake intake = intake_named(text_of(tier, "intake"));

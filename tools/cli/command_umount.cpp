@@ -289,7 +289,7 @@ int command_umount(int argc, char** argv) {
     if (is_stuck(status)) return end_stuck(*mount, server, lazy);
   }
   // A daemon that has a directory of its own mount open, because a part of the mount was mounted
-  // into a tier, would wait for itself until the end of time.
+  // into a tier, would wait for itself for ever.
   if (const auto mount = status ? find_mount(real_path(mountpoint)) : std::nullopt;
       mount && mount->is_sluice) {
     const MountServer server = server_of(mount->minor);

@@ -61,7 +61,7 @@ bool serves(const std::string& process, const std::string& connection) {
 }
 
 [[noreturn]] void ask(const std::string& path, int answer) {
-  // The caller's stdout among them: who reads it would wait for its end as long as this process.
+  // The caller's stdout among them: its reader would wait until this process ends.
   close_all_but(answer);
   const auto status = mount_status(path);
   const std::string text = status ? status->dump() : std::to_string(status.error().code);

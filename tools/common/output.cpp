@@ -73,7 +73,7 @@ std::vector<std::size_t> Table::widths(std::size_t columns) const {
     }
     all += out[i] + (i > 0 ? kGap : 0);
   }
-  // The widest column gives first.
+  // The widest column is shortened first.
   for (; all > columns; --all) {
     std::size_t* widest = nullptr;
     for (std::size_t i = 0; i < columns_.size(); ++i) {

@@ -109,8 +109,8 @@ void outlive_readers() {
     std::signal(SIGPIPE, [](int) {});
 }
 
-// Writes what is left of stdout. Output that did not arrive makes a failure of what a verb has
-// done, in words unless the reader went away: it has what it wanted.
+// Writes what is left of stdout. If output did not arrive, the verb has failed. This is reported
+// unless the reader went away, which has what it wanted.
 int end_output(std::string_view name, int code) {
   errno = 0;
   const bool is_written = std::ferror(stdout) == 0;

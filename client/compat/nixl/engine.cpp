@@ -106,7 +106,7 @@ nixl_status_t Engine::register_file(const nixlBlobDesc& what, std::shared_ptr<Re
   }
   if (!region->fd) return refuse(-errno, name, std::strerror(errno));
   const int flags = ::fcntl(region->fd.get(), F_GETFL);
-  // The daemon of a mount writes without O_SYNC, and a program must not rely on it in vain.
+  // The daemon of a mount writes without O_SYNC, so a program must not rely on it.
   if ((flags & O_DSYNC) != 0 && (flags & O_ACCMODE) != O_RDONLY) {
     return refuse(-EOPNOTSUPP, name, "O_SYNC is not supported; use fsync() after transfers");
   }
@@ -138,7 +138,7 @@ nixl_status_t Engine::register_memory(const nixlBlobDesc& what, nixl_mem_t kind,
   // NOLINTNEXTLINE(performance-no-int-to-ptr): NIXL has addresses as numbers.
   auto* const memory = reinterpret_cast<void*>(what.addr);
   int error = sluice_buffer_register(memory, what.len, &out->buffer);
-  // As with NIXL's other backends, the program sees to the order with GPU work. Otherwise
+  // As with NIXL's other backends, the program takes care of the order with GPU work. Otherwise
   // postXfer() would wait for the kernels in the default stream.
   if (error == 0 && kind == VRAM_SEG) sluice_buffer_unordered(out->buffer);
   if (error == 0) error = queue_.add(*out);
