@@ -185,7 +185,7 @@ async function drawPrices(now) {
   const {tiers, optimize, policy, samples: seen} = await ask('prices');
   pricesDue = Date.now() + 15000;
   if (policy !== 'value' || !seen.length) {
-    fill($('prices'), words(policy === 'value' ? 'The first pass finds it out.'
+    fill($('prices'), words(policy === 'value' ? 'Prices are known after the first pass.'
       : 'This mount places files by the thresholds of their score, not by value.'));
     return;
   }
