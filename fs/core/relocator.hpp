@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "base/clock.hpp"
 #include "base/mutex.hpp"
+#include "base/occasion.hpp"
 #include "base/result.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
@@ -173,9 +175,9 @@ class Relocator final : public MoveHost {
     unsigned copying GUARDED_BY(mutex) = 0;
     std::uint64_t ended GUARDED_BY(mutex) = 0;
   } spills_;
-  std::atomic<std::int64_t> waited_for_deleted_{0};  // when, in nanoseconds
-  std::atomic<std::int64_t> no_room_logged_{0};      // when, in nanoseconds
-  std::atomic<std::uint64_t> no_room_unlogged_{0};   // since then
+  Occasion wait_for_deleted_{std::chrono::milliseconds(500)};
+  Occasion say_no_room_{std::chrono::seconds(10)};
+  std::atomic<std::uint64_t> no_room_unlogged_{0};  // since it was last logged
 };
 
 }  // namespace sluice

@@ -108,23 +108,14 @@ Result<void> Relocator::spill_from(const InodePtr& inode, const SharedFd& full, 
 // have the write retried. Only one caller in half a second waits, because the thread is needed by
 // others.
 bool Relocator::wait_for_deleted() {
-  constexpr std::chrono::milliseconds kWait{250}, kPause{500};
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  std::int64_t before = waited_for_deleted_.load();
-  if (now - std::chrono::nanoseconds(before) < kPause ||
-      !waited_for_deleted_.compare_exchange_strong(before, std::chrono::nanoseconds(now).count()))
-    return false;
-  std::this_thread::sleep_for(kWait);
+  if (!wait_for_deleted_.take()) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
   return true;
 }
 
 // Logs at most one line in ten seconds, with the number of lines that were suppressed.
 void Relocator::log_no_room(const InodePtr& inode, const Error& why) {
-  constexpr std::int64_t kPause = 10'000'000'000;
-  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  std::int64_t before = no_room_logged_.load();
-  if ((before != 0 && now - before < kPause) ||
-      !no_room_logged_.compare_exchange_strong(before, now)) {
+  if (!say_no_room_.take()) {
     no_room_unlogged_.fetch_add(1);
     return;
   }
