@@ -39,8 +39,8 @@ class Passing {
 
 }  // namespace
 
-Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
-                     Settings settings, const Clock& clock)
+Migration::Migration(Pool& pool, Store& store, Switcher& switcher, MoveHost& host,
+                     std::function<void()> flush_heat, Settings settings, const Clock& clock)
     : pool_(pool),
       store_(store),
       flush_heat_(std::move(flush_heat)),
@@ -49,7 +49,7 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
       clock_(clock),
       tuning_(std::make_shared<const Tuning>(settings)),
       speeds_(pool, settings.speeds),
-      mover_(pool, store, host, settings.mover, clock, settings.requests) {
+      mover_(pool, store, switcher, host, settings.mover, clock, settings.requests) {
   if (settings.automatic) next_pass_ = clock_.seconds() + settings.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-plan");

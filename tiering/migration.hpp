@@ -50,8 +50,8 @@ class Migration {
 
   // `flush_heat` writes the counts that are still in memory to the store, so that the plan uses
   // them.
-  Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
-            Settings settings, const Clock& clock = real_clock());
+  Migration(Pool& pool, Store& store, Switcher& switcher, MoveHost& host,
+            std::function<void()> flush_heat, Settings settings, const Clock& clock = real_clock());
   ~Migration();
 
   // The next plan uses these. If the policy has changed, or the limits of tiers have, an automatic

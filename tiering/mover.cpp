@@ -49,7 +49,7 @@ Result<void> check_tiers(const Tier& from, const Tier& to) {
 
 struct Mover::Flight {
   Job* job = nullptr;
-  std::unique_ptr<MovingFile> file;
+  std::unique_ptr<HeldFile> file;
   std::optional<HiddenCopy> copy;
   TierIndex from = kNoTier;  // kNoTier: its move never began
   std::uint64_t reserved = 0;
@@ -58,10 +58,11 @@ struct Mover::Flight {
   steady_clock::time_point begun, ended;
 };
 
-Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const Clock& clock,
-             Requests requests)
+Mover::Mover(Pool& pool, Store& store, Switcher& switcher, MoveHost& host, Settings settings,
+             const Clock& clock, Requests requests)
     : pool_(pool),
       store_(store),
+      switcher_(switcher),
       host_(host),
       clock_(clock),
       courtesy_([this, requests = std::move(
@@ -107,8 +108,8 @@ std::uint64_t Mover::add(std::vector<Move> moves, Where where, const Report& rep
     Tally ignored;
     Tally* tally = &ignored;
     if (report) {
-      number = ++last_report_;
-      Reported& reported = reports_[number];
+      number = ++reports_.last;
+      Reported& reported = reports_.by_number[number];
       reported.report = report;
       tally = &reported.tally;
     }
@@ -132,8 +133,8 @@ std::uint64_t Mover::add(std::vector<Move> moves, Where where, const Report& rep
 
 Mover::Tally Mover::tally(std::uint64_t number) const {
   const MutexLock lock(mutex_);
-  const auto found = reports_.find(number);
-  if (found == reports_.end()) return {};
+  const auto found = reports_.by_number.find(number);
+  if (found == reports_.by_number.end()) return {};
   Tally out = found->second.tally;
   for (const auto& [id, each] : under_way_) {
     if (each.report != number) continue;
@@ -157,9 +158,9 @@ void Mover::erase_waiting(InodeId id) {
 void Mover::withdraw_reported() {
   const MutexLock lock(mutex_);
   queue_.erase_reported();
-  reports_.clear();
+  reports_.by_number.clear();
   idle_.notify_all();
-  while (reporting_ > 0) idle_.wait(mutex_);
+  while (reports_.running > 0) idle_.wait(mutex_);
 }
 
 void Mover::wait_idle(const std::function<bool()>& stop) {
@@ -492,7 +493,7 @@ void Mover::rest(Turn& turn, const std::function<bool()>& is_over) {
 }
 
 void Mover::grow(Active& active, std::uint64_t bytes) {
-  if (const auto found = reports_.find(active.report); found != reports_.end())
+  if (const auto found = reports_.by_number.find(active.report); found != reports_.by_number.end())
     found->second.tally.bytes += bytes - active.bytes;  // modulo 2^64, if it shrinks
   active.bytes = bytes;
 }
@@ -526,7 +527,7 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
     const MutexLock lock(mutex_);
     under_way_[move.id].since = clock_.seconds();
   }
-  auto begun = host_.begin_move(move);
+  auto begun = host_.hold(move);
   note_begun(move);
   if (!begun) return begun.error();
   if (is_withdrawn(move.id)) return withdrawn();
@@ -556,8 +557,8 @@ Result<bool> Mover::take_twin(const std::stop_token& stop, Flight& flight) {
   return flight.copy.has_value();
 }
 
-std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop, Batch& batch,
-                                                    Turn& turn) {
+std::vector<std::unique_ptr<HeldFile>> Mover::run(const std::stop_token& stop, Batch& batch,
+                                                  Turn& turn) {
   std::vector<Flight> flights(batch.jobs.size());
   for (Flight& flight : flights) flight.begun = clock_.monotonic();
   std::vector<Result<void>> outcomes(flights.size());
@@ -594,7 +595,7 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
     }
   }
   std::vector<ReadyCopy> copies;
-  std::vector<std::unique_ptr<MovingFile>> moved;
+  std::vector<std::unique_ptr<HeldFile>> moved;
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < flights.size(); ++i) {
     if (outcomes[i]) outcomes[i] = begin_switch(flights[i].job->move.id);
@@ -603,7 +604,7 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
     which.push_back(i);
   }
   if (!copies.empty()) {
-    auto switched = host_.switch_files(copies);
+    auto switched = switcher_.switch_files(copies);
     for (std::size_t k = 0; k < which.size(); ++k) outcomes[which[k]] = std::move(switched[k]);
   }
   for (std::size_t i = 0; i < flights.size(); ++i) {
@@ -682,8 +683,8 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
         note_lost(move.id))
       is_over = false;
     waits = !outcome && !moot && !active.is_withdrawn;
-    const auto reported = reports_.find(flight.job->report);
-    if (reported != reports_.end()) count(reported->second.tally, active, receipt, waits);
+    const auto reported = reports_.by_number.find(flight.job->report);
+    if (reported != reports_.by_number.end()) count(reported->second.tally, active, receipt, waits);
     active.stage = outcome ? Active::Stage::Moved : Active::Stage::Failed;
     if (outcome) {
       lost_.times.erase(move.id);
@@ -700,9 +701,9 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
       // A user may have withdrawn it while it failed for another reason.
       if (waits) put_aside(*flight.job, outcome.error());
     }
-    if (reported != reports_.end() && !moot) {
+    if (reported != reports_.by_number.end() && !moot) {
       report = reported->second.report;
-      ++reporting_;
+      ++reports_.running;
     }
   }
   if (is_over && move.reason == Reason::Requested) settle({move.id});
@@ -719,7 +720,7 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   if (!report) return;
   report(receipt, waits);
   const MutexLock lock(mutex_);
-  --reporting_;
+  --reports_.running;
   idle_.notify_all();
 }
 

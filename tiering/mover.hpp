@@ -6,7 +6,8 @@
 // in a list together with the condition they wait for. Every move that began leaves a receipt,
 // whether it succeeded or failed.
 //
-// Mover knows nothing about open files. The MoveHost handles those.
+// Mover knows nothing about open files. The MoveHost handles those; Switcher makes the last part of
+// a move.
 //
 // Threads: all members are thread-safe. The mover has threads of its own ("sluice-move").
 #pragma once
@@ -30,45 +31,13 @@
 #include "metadata/store.hpp"
 #include "tiering/courtesy.hpp"
 #include "tiering/kept_requests.hpp"
+#include "tiering/move_host.hpp"
 #include "tiering/move_queue.hpp"
 #include "tiering/move_rate.hpp"
 #include "tiering/pool.hpp"
-#include "tiering/relocate.hpp"
+#include "tiering/switcher.hpp"
 
 namespace sluice {
-
-// A file whose move has begun. Users can read it as before. A user who changes it cancels the move.
-// Destroying this object ends the move.
-class MovingFile {
- public:
-  virtual ~MovingFile() = default;
-  virtual TierIndex tier() const = 0;  // its present tier, which may differ from Move::from
-  virtual int source() const = 0;      // O_RDONLY | O_NOATIME
-  virtual const Identity& identity() const = 0;
-  // True once a user has changed the file or is about to: the copy is useless.
-  virtual bool is_cancelled() const = 0;
-};
-
-// A complete, synced copy that can replace its file.
-struct ReadyCopy {
-  MovingFile* file = nullptr;
-  HiddenCopy* copy = nullptr;
-  TierIndex to = kNoTier;
-};
-
-class MoveHost {
- public:
-  virtual ~MoveHost() = default;
-  // Opens the file for its move and starts watching for changes. EBUSY if the file is in use in a
-  // way that forbids a move; the host calls Mover::file_closed() when that may have changed. ESTALE
-  // if the file is gone, EALREADY if it is on the wanted tier, ECANCELED if it is being renamed.
-  // Any other error is permanent. If a requested file is not at move.paths, they become its names.
-  // The size of the move becomes what the file has now.
-  virtual Result<std::unique_ptr<MovingFile>> begin_move(Move& move) = 0;
-  // Switches each file to its copy, atomically per file, and returns one result per copy.
-  // ECANCELED if a user changed the file first.
-  virtual std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) = 0;
-};
 
 // Whether a move that failed with `code` yielded to a user of the file. Such a move is retried.
 inline bool has_yielded(int code) { return code == EBUSY || code == ECANCELED; }
@@ -87,7 +56,7 @@ class Mover {
   // Receives the receipt of a move that ended, and whether the move will be retried.
   using Report = std::function<void(const Receipt& receipt, bool pending)>;
 
-  Mover(Pool& pool, Store& store, MoveHost& host, Settings settings,
+  Mover(Pool& pool, Store& store, Switcher& switcher, MoveHost& host, Settings settings,
         const Clock& clock = real_clock(), Requests requests = {});
   ~Mover();  // cancels the running moves
 
@@ -249,8 +218,7 @@ class Mover {
   // Takes the first job that may start, and the small ones behind it with the same tiers.
   bool take(Batch& batch) REQUIRES(mutex_);
   // Returns the files that were moved.
-  std::vector<std::unique_ptr<MovingFile>> run(const std::stop_token& stop, Batch& batch,
-                                               Turn& turn);
+  std::vector<std::unique_ptr<HeldFile>> run(const std::stop_token& stop, Batch& batch, Turn& turn);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
   // Uses the file's twin on the destination instead of a copy. False if there is none.
   Result<bool> take_twin(const std::stop_token& stop, Flight& flight);
@@ -283,6 +251,7 @@ class Mover {
 
   Pool& pool_;
   Store& store_;
+  Switcher& switcher_;
   MoveHost& host_;
   const Clock& clock_;
   Courtesy courtesy_;
@@ -317,9 +286,12 @@ class Mover {
     Report report;
     Tally tally;
   };
-  std::map<std::uint64_t, Reported> reports_ GUARDED_BY(mutex_);
-  unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are running
-  std::uint64_t last_report_ GUARDED_BY(mutex_) = 0;
+  struct Reports {
+    std::map<std::uint64_t, Reported> by_number;
+    std::uint64_t last = 0;  // number
+    unsigned running = 0;
+  };
+  Reports reports_ GUARDED_BY(mutex_);
   Progress progress_ GUARDED_BY(mutex_);
   MoveRate rate_ GUARDED_BY(mutex_);
   // Requested files that were not at their path.

@@ -107,7 +107,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
               .file_is_free = [this](InodeId id) { file_is_free(id); }}),
       // The result is ignored: a plan that lacks the accesses of the last seconds is good enough.
       migration_(settings.migration ? std::make_unique<Migration>(
-                                          pool, store, relocator_,
+                                          pool, store, relocator_.switcher(), relocator_,
                                           [this] { [[maybe_unused]] const auto flushed = flush(); },
                                           with_census(*std::move(settings.migration)), clock)
                                     : nullptr),

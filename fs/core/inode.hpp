@@ -30,6 +30,7 @@
 #include "fs/core/handover.hpp"
 #include "fs/core/lock_order.hpp"
 #include "metadata/store.hpp"
+#include "tiering/file_move.hpp"
 #include "tiering/identity.hpp"
 #include "tiering/tier.hpp"
 
@@ -65,53 +66,6 @@ struct OpenFile {
   // Operations that change the file hold it shared, a spill holds it exclusively. Absent if the
   // file cannot spill: the kernel writes it directly, or nobody has it open for writing.
   std::shared_ptr<SharedMutex> moving;
-};
-
-// The move of one file to another tier, from the first byte copied until the switch is done. A user
-// who changes the file cancels the move while it copies, and waits for its end while it switches.
-class FileMove {
- public:
-  FileMove(SharedFd source, bool leased, TierIndex to)
-      : source_(std::move(source)), leased_(leased), to_(to) {}
-
-  int source() const { return source_->get(); }
-  TierIndex to() const { return to_; }
-  bool is_leased() const { return leased_; }
-  bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  // True if a process that uses the tier directly wants to write to the file. It waits for the
-  // lease.
-  bool is_lease_broken() const { return leased_ && ::fcntl(source_->get(), F_GETLEASE) != F_RDLCK; }
-  // Releases the lease too, because the writer would wait for it.
-  void cancel() {
-    cancelled_ = true;
-    end_lease();
-  }
-  void end_lease() {
-    if (leased_) ::fcntl(source_->get(), F_SETLEASE, F_UNLCK);
-  }
-
-  // Wakes the threads in wait_for_end().
-  void end() {
-    MutexLock lock(mutex_);
-    ended_ = true;
-    wake_.notify_all();
-  }
-  void wait_for_end() {
-    MutexLock lock(mutex_);
-    while (!ended_) wake_.wait(mutex_);
-  }
-
- private:
-  friend struct InodeState;
-
-  const SharedFd source_;
-  const bool leased_;
-  const TierIndex to_;
-  bool is_switching_ = false;           // InodeState reads and writes it, under the inode's lock
-  std::atomic<bool> cancelled_{false};  // read while copying; never becomes false again
-  Mutex mutex_;
-  CondVar wake_;
-  bool ended_ GUARDED_BY(mutex_) = false;
 };
 
 // The times that are shown instead of those on the tiers; see ShownTimes.
@@ -222,22 +176,26 @@ struct InodeState {
   // A file has at most one move.
   bool is_moving() const { return move_ != nullptr; }
   // While a move switches, the file may be found in either place, and users must wait for its end.
-  std::shared_ptr<FileMove> switching_move() const {
-    return move_ && move_->is_switching_ ? move_ : nullptr;
-  }
+  std::shared_ptr<FileMove> switching_move() const { return is_switching_ ? move_ : nullptr; }
   bool may_be_in_two_places() const { return has_duplicate || switching_move(); }
-  void start_move(std::shared_ptr<FileMove> move) { move_ = std::move(move); }
-  void start_switch(FileMove& move) { move.is_switching_ = true; }
+  void start_move(std::shared_ptr<FileMove> move) {
+    move_ = std::move(move);
+    is_switching_ = false;
+  }
+  // Does nothing if a spill has taken the place of the move, which it cancelled.
+  void start_switch(const FileMove& move) { is_switching_ |= move_.get() == &move; }
   void cancel_move() {
     if (move_) move_->cancel();
   }
-  void end_move(FileMove& move) {
-    move.is_switching_ = false;
-    if (move_.get() == &move) move_ = nullptr;
+  void end_move(const FileMove& move) {
+    if (move_.get() != &move) return;  // see start_switch()
+    move_ = nullptr;
+    is_switching_ = false;
   }
 
  private:
   std::shared_ptr<FileMove> move_;
+  bool is_switching_ = false;
 };
 
 class Inode {

@@ -5,7 +5,7 @@
 // before `names`, the turns of ShownTimes come between `copies` and `table`.
 //
 // Locks without a rank are taken last, and nothing else is called while they are held. The locks of
-// tiering/ and metadata/ come after all of these.
+// tiering/ and metadata/ come after all of these, except for the one that has a rank here.
 #pragma once
 
 #include "base/mutex.hpp"
@@ -21,7 +21,7 @@ inline constexpr Rank waiting ACQUIRED_BEFORE(budget);  // Budgets
 inline constexpr Rank inode ACQUIRED_BEFORE(waiting);   // an Inode
 inline constexpr Rank table ACQUIRED_BEFORE(inode);     // a shard of InodeTable
 inline constexpr Rank copies ACQUIRED_BEFORE(table);    // DirectoryTree makes a copy of a directory
-inline constexpr Rank intents ACQUIRED_BEFORE(copies);  // Relocator switches files
+inline constexpr Rank intents ACQUIRED_BEFORE(copies);  // tiering/switcher.hpp: no annotation
 inline constexpr Rank names ACQUIRED_BEFORE(intents);   // NamesLock
 inline constexpr Rank listing ACQUIRED_BEFORE(names);   // DirectoryStream
 inline constexpr Rank presence ACQUIRED_BEFORE(listing);  // Filesystem: tiers come and go

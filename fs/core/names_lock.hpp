@@ -20,14 +20,22 @@ enum class NamesHeld { No, Yes, WithCopies };
 
 class NamesLock {
  public:
-  // Operations that change names lock it shared. Before a move switches, it locks this exclusively
-  // for a moment, and so waits for operations that began before they could know of the move.
+  // Operations that change names lock it shared.
   SharedMutex mutex ACQUIRED_AFTER(lock_order::names) ACQUIRED_BEFORE(lock_order::intents);
 
   // Counts the running moves. If there are none, operations on names need not look for one.
   void begin_move() { moves_.fetch_add(1); }
   void end_move() { moves_.fetch_sub(1); }
   bool has_moves() const { return moves_.load() > 0; }
+
+  // Waits for operations that began before they could know of a move. `mark` is that of marks()
+  // once they could. The moves of a batch share one wait.
+  std::uint64_t marks() const { return marks_.load(); }
+  void wait_for_older(std::uint64_t mark) EXCLUDES(mutex) {
+    if (marks_.load() > mark) return;
+    const ExclusiveLock all_have_ended(mutex);
+    marks_.fetch_add(1);
+  }
 
   // Called just before the old name of a moved file is removed. A lookup that found nothing must be
   // repeated if switches() changed meanwhile: it may have searched the new tier too early and the
@@ -38,6 +46,7 @@ class NamesLock {
  private:
   std::atomic<unsigned> moves_{0};
   std::atomic<std::uint64_t> switches_{0};
+  std::atomic<std::uint64_t> marks_{0};  // how often `mutex` was held only to wait; raised under it
 };
 
 }  // namespace sluice

@@ -2,12 +2,8 @@
 // Relocator changes the tier of files: moves that the mover runs, spills of files that outgrow a
 // full tier while they are written, and the emptying of a tier that is being retired.
 //
-// All three go through the same phases:
-//   1. Copy. A hidden, complete copy is made on the other tier. Users keep using the file.
-//   2. Prepare. The directories of the file's names are opened on both tiers (prepare).
-//   3. Switch. An intent is stored, the copy gets the names, the original loses them (switch_all).
-//      Operations that change the file block meanwhile.
-// A switch that an error interrupts is remembered and retried every second (finish_moves).
+// All three make a hidden, complete copy on the other tier, while users keep using the file, and
+// give it and a HeldFile (held_inode.hpp) to the Switcher of tiering/, which does the rest.
 //
 // Threads: thread-safe.
 #pragma once
@@ -28,14 +24,13 @@
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
-#include "fs/core/lock_order.hpp"
 #include "fs/core/names_lock.hpp"
 #include "fs/core/shown_times.hpp"
 #include "metadata/store.hpp"
-#include "tiering/intent.hpp"
-#include "tiering/mover.hpp"
+#include "tiering/move_host.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/relocate.hpp"
+#include "tiering/switcher.hpp"
 
 namespace sluice {
 
@@ -55,11 +50,13 @@ class Relocator final : public MoveHost {
     // Called when a file that could not be moved may be movable now.
     std::function<void(InodeId)> file_is_free;
   };
-  explicit Relocator(Parts parts) : parts_(std::move(parts)) {}
+  explicit Relocator(Parts parts)
+      : parts_(std::move(parts)), switcher_(parts_.pool, parts_.store) {}
 
   // MoveHost
-  Result<std::unique_ptr<MovingFile>> begin_move(Move& move) override;
-  std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) override;
+  Result<std::unique_ptr<HeldFile>> hold(Move& move) override;
+  // Switches the files of all moves, also those that the mover makes.
+  Switcher& switcher() { return switcher_; }
 
   // Moves a file that is open for writing to a tier with room for `more` bytes at `offset`. `full`
   // is the descriptor on which a write failed. Does nothing if the file has moved since. ENOSPC if
@@ -92,57 +89,11 @@ class Relocator final : public MoveHost {
 
  private:
   class Moving;
-
-  // One file that changes its tier.
-  struct Switch {
-    struct Name {
-      InodePtr parent;
-      std::string text;
-      OpenCopy from, to;  // the parent on both tiers; prepare() opens them
-    };
-    InodePtr file;
-    Copy original;  // where the file is before the switch
-    TierIndex to = kNoTier;
-    const HiddenCopy* copy = nullptr;
-    SharedFd source;                   // the original, open
-    std::vector<Name> names;           // empty: the file has none, and only the inode changes
-    std::vector<Step> steps;           // prepare() computes them
-    ShownBefore shown;                 // what users see of the file
-    Original keep = Original::Remove;  // whether the original stays as a twin
-    NamesHeld lock = NamesHeld::No;    // whether the caller holds NamesLock::mutex
-    // For a file that is being written: the writers' descriptor of the original, and descriptors of
-    // the copy, with which they continue. Opened before the switch, after which nothing may fail.
-    SharedFd original_writer, reader, writer;
-  };
-  // A switch that was interrupted by an error that may be transient.
-  struct UnfinishedMove {
-    InodePtr file;
-    std::vector<Step> steps;
-    std::uint64_t sequence;         // of the intent
-    bool moved;                     // the copy is the file
-    Copy original;                  // where the file is if the switch is undone
-    std::vector<InodePtr> parents;  // of its names
-    std::vector<InodeId> references;
-  };
-
-  // relocator_switch.cpp: the switch, which moves, spills and drains share.
-  Result<void> prepare(Switch& change);
-  Result<void> check_not_hidden(const Switch& change, const Switch::Name& name);
-  Result<void> check_name(const Switch& change, const Switch::Name& name);
-  Result<void> check_names(const Switch& change);
-  std::vector<Result<void>> switch_all(const std::vector<Switch*>& changes);
-  void set_place(Inode& file, const Copy& place, SharedFd reader, SharedFd writer);
-  AroundStep hiding_steps(const UnfinishedMove& move);
-  void end_unfinished(const UnfinishedMove& move);
-  void note_twin(const Switch& change);
-  void remember_unfinished(const Switch& change, const MoveEnd& end);
+  class Spilling;
+  class SpecialFile;
 
   // relocator.cpp: moves.
   Result<void> ensure_name(const InodePtr& file);
-  Result<std::vector<std::string>> all_names(const Move& move, const Moving& moving);
-  Result<void> open_for_move(Moving& moving, const Move& move);
-  Result<void> begin_switch(Moving& moving);
-  void consider_twin(Moving& moving);
   void forget_in_engine(const InodePtr& file);
 
   // relocator_spill.cpp
@@ -151,8 +102,8 @@ class Relocator final : public MoveHost {
   Result<void> spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
                           const struct stat& st, std::uint64_t needed);
   Result<HiddenCopy> copy_open_file(const InodePtr& inode, const SharedFd& source, Tier& to);
-  Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
-  Result<void> switch_open_file(Switch& change, bool named);
+  Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, TierIndex from,
+                              const struct stat& st, Tier& to);
   bool wait_for_deleted();
   void log_no_room(const InodePtr& inode, const Error& why);
 
@@ -164,10 +115,7 @@ class Relocator final : public MoveHost {
   Result<void> vacate_tree(Tier& from, Tier& to, Remainder& left);
 
   const Parts parts_;
-  // Shared while switches execute their intents, exclusive to replay intents of an earlier time.
-  SharedMutex intents_ ACQUIRED_AFTER(lock_order::intents) ACQUIRED_BEFORE(lock_order::copies);
-  Mutex unfinished_mutex_;
-  std::vector<UnfinishedMove> unfinished_ GUARDED_BY(unfinished_mutex_);
+  Switcher switcher_;
   // Running spills. A spill that finds no room waits for another one to end, which may free some.
   struct Spills {
     Mutex mutex;

@@ -7,14 +7,33 @@
 
 #include "base/file_at.hpp"
 #include "fs/core/caller.hpp"
+#include "fs/core/held_inode.hpp"
 #include "fs/core/relocator.hpp"
-#include "tiering/relocate.hpp"
 #include "tiering/twins.hpp"
 
 namespace sluice {
 
-// A symlink or special file gets another inode number, because it has no place for an xattr that
-// would keep the old one.
+// A symlink, FIFO, socket or device. It gets another inode number, because it has no place for an
+// xattr that would keep the old one. REQUIRES: NamesLock::mutex is held exclusively.
+class Relocator::SpecialFile final : public HeldInode {
+ public:
+  SpecialFile(const Parts& parts, const InodePtr& file, const HiddenCopy& copy, TierIndex to,
+              const InodePtr& parent, const std::string& name)
+      : HeldInode(parts, file, to, NamesHeld::Yes) {
+    identity_ = copy.original;
+    original_ = file->place();
+    tier_ = original_.tier;
+    names_.push_back({parent, name, {}, {}});
+  }
+
+  Result<Names> open_names() override { return open_all(); }
+  Result<void> begin_switch(const HiddenCopy& copy) override {
+    SLUICE_TRY(check_names());
+    record(copy);
+    return {};
+  }
+};
+
 Result<void> Relocator::move_special(const InodePtr& parent, const std::string& name, Tier& from,
                                      Tier& to) {
   const auto found = SLUICE_TRY(
@@ -26,18 +45,8 @@ Result<void> Relocator::move_special(const InodePtr& parent, const std::string& 
     const OpenCopy directory = SLUICE_TRY(parts_.tree.open_copy(parent, from.index()));
     const HiddenCopy copy =
         SLUICE_TRY(make_hidden_special(directory.get(), name.c_str(), from, to));
-    Switch change;
-    change.file = found.inode;
-    change.original = found.inode->place();
-    change.to = to.index();
-    change.copy = &copy;
-    change.names.push_back({parent, name, {}, {}});
-    change.lock = NamesHeld::Yes;
-    auto moved = prepare(change);
-    if (moved) moved = check_names(change);
-    if (moved) moved = switch_all({&change})[0];
-    if (!moved) discard(copy, to);
-    return moved;
+    SpecialFile file(parts_, found.inode, copy, to.index(), parent, name);
+    return switcher_.switch_file({&file, &copy, to.index()});
   };
   const auto moved = move();
   parts_.table.forget(found.inode->id(), 1);

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "base/log.hpp"
 #include "base/units.hpp"
+#include "fs/core/held_inode.hpp"
 #include "fs/core/relocator.hpp"
-#include "tiering/relocate.hpp"
 #include "tiering/twins.hpp"
 
 namespace sluice {
@@ -89,7 +90,7 @@ Result<void> Relocator::spill_from(const InodePtr& inode, const SharedFd& full, 
     Tier& to = parts_.pool[index];
     if (const std::uint64_t free = to.space().free_now(); free < needed)
       parts_.pool.twins().make_room(to, needed - free);
-    const auto moved = move_open_file(inode, full, st.st_nlink > 0, to);
+    const auto moved = move_open_file(inode, full, from, st, to);
     if (moved) {
       log::get().info("spilled a file that outgrew its tier: path={} from={} to={} bytes={}",
                       log::escaped(parts_.tree.path_of(inode)), parts_.pool[from].name(), to.name(),
@@ -149,9 +150,71 @@ Result<HiddenCopy> Relocator::copy_open_file(const InodePtr& inode, const Shared
 }
 
 // REQUIRES: OpenFile::moving is held exclusively.
-Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
-                                       Tier& to) {
-  HiddenCopy copy = SLUICE_TRY(copy_open_file(inode, source, to));
+class Relocator::Spilling final : public HeldInode {
+ public:
+  struct Opened {  // the copy
+    SharedFd reader, writer;
+  };
+
+  // From here on, operations that change the file's names block until the move ends. Operations on
+  // other names do not have to wait for the disks.
+  Spilling(const Parts& parts, const InodePtr& file, const SharedFd& source, TierIndex from,
+           const struct stat& st, TierIndex to, Opened copy)
+      : HeldInode(parts, file, to, NamesHeld::No) {
+    tier_ = from;
+    before_ = st;
+    original_writer_ = source;
+    reader_ = std::move(copy.reader);
+    writer_ = std::move(copy.writer);
+    Inode::Locked state(*file_);
+    start(*state, std::make_shared<FileMove>(source, false, to));
+    state->start_switch(*move_);
+  }
+
+  // No name changes between this and the end of begin_switch().
+  Result<Names> open_names() override {
+    original_ = file_->place();
+    if (!has_name()) return open_all();
+    no_renames_.emplace(parts_.names_lock.mutex);
+    lock_ = NamesHeld::Yes;
+    // A link that was made while the bytes were copied would stay behind on the old tier.
+    struct stat now {};
+    if (::fstat(source(), &now) < 0) return Error::last("stat");
+    if (now.st_nlink != 1) return Error(EMLINK, "the file got another name");
+    const InodeName name = file_->last_name();
+    names_.push_back({SLUICE_TRY(parts_.tree.inode(name.parent)), name.text, {}, {}});
+    return open_all();
+  }
+  Result<void> begin_switch(const HiddenCopy& copy) override {
+    SLUICE_TRY(check_names());
+    record(copy);
+    allow_renames();
+    return {};
+  }
+  KeptTimes place_changed(const HiddenCopy& copy) override {
+    KeptTimes times = HeldInode::place_changed(copy);
+    if (!has_name()) parts_.descriptors.keep_in_existence(*file_, reader_->get());
+    return times;
+  }
+  void release(Holder holder) override {
+    allow_renames();
+    HeldInode::release(holder);
+  }
+
+ private:
+  bool has_name() const { return before().st_nlink > 0; }
+  void allow_renames() {
+    no_renames_.reset();
+    lock_ = NamesHeld::No;
+  }
+
+  std::optional<ExclusiveLock> no_renames_;
+};
+
+// REQUIRES: OpenFile::moving is held exclusively.
+Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& source,
+                                       TierIndex from, const struct stat& st, Tier& to) {
+  const HiddenCopy copy = SLUICE_TRY(copy_open_file(inode, source, to));
   auto readable = Descriptors::reopen(copy.fd.get(), O_RDONLY);
   // Not opened again: chattr +a of the original is set on the copy by now.
   UniqueFd writable(::fcntl(copy.fd.get(), F_DUPFD_CLOEXEC, 0));
@@ -160,70 +223,9 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
     discard(copy, to);
     return failure;
   }
-  Switch change;
-  change.file = inode;
-  change.to = to.index();
-  change.copy = &copy;
-  change.source = source;
-  change.original_writer = source;
-  change.reader = *std::move(readable);
-  change.writer = std::make_shared<UniqueFd>(std::move(writable));
-
-  // From here on, operations that change the file's names block until the move ends. Operations on
-  // other names do not have to wait for the disks.
-  const auto move = std::make_shared<FileMove>(source, false, to.index());
-  parts_.names_lock.begin_move();
-  {
-    Inode::Locked state(*inode);
-    state->start_move(move);
-    state->start_switch(*move);
-  }
-  const auto switched = switch_open_file(change, named);
-  if (!switched || !named) discard(copy, to);  // an unnamed copy stays open
-  {
-    Inode::Locked state(*inode);
-    state->end_move(*move);
-  }
-  parts_.names_lock.end_move();
-  move->end();
-  if (!switched) return switched;
-  parts_.engine.forget(source->get());
-  return {};
-}
-
-Result<void> Relocator::switch_open_file(Switch& change, bool named) {
-  const auto file = change.file;
-  if (!named) {
-    change.original = file->place();
-    const Located& there = change.copy->located;
-    const TierIndex from = change.original.tier;
-    change.shown = parts_.times.before_move(*file, from, change.source->get());
-    change.shown.ctime = kNoTime;
-    parts_.times.moved(*file, from, change.to, change.copy->fd.get(), change.shown);
-    Copy place{change.to, there.handle, there.pinned};
-    place.record = parts_.table.record_place(file->id(), place);
-    set_place(*file, place, change.reader, change.writer);
-    parts_.table.remove_record(change.original.record);
-    parts_.descriptors.keep_in_existence(*file, change.reader->get());
-    parts_.names_lock.note_switch();
-    return {};
-  }
-  SLUICE_TRY(sync_copy(*change.copy));
-  {
-    const ExclusiveLock no_renames(parts_.names_lock.mutex);
-    change.lock = NamesHeld::Yes;
-    // A link that was made while the bytes were copied would stay behind on the old tier.
-    struct stat now {};
-    if (::fstat(change.source->get(), &now) < 0) return Error::last("stat");
-    if (now.st_nlink != 1) return Error(EMLINK, "the file got another name");
-    change.original = file->place();
-    const InodeName name = file->last_name();
-    change.names.push_back({SLUICE_TRY(parts_.tree.inode(name.parent)), name.text, {}, {}});
-    SLUICE_TRY(prepare(change));
-    SLUICE_TRY(check_names(change));
-  }
-  change.lock = NamesHeld::No;
-  return switch_all({&change})[0];
+  Spilling file(parts_, inode, source, from, st, to.index(),
+                {*std::move(readable), std::make_shared<UniqueFd>(std::move(writable))});
+  return switcher_.switch_file({&file, &copy, to.index()});
 }
 
 }  // namespace sluice

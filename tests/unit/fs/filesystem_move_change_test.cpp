@@ -233,7 +233,7 @@ TEST_F(FileMoveTest, SeveralFilesCanBeSwitchedTogether) {
   ASSERT_TRUE(fs_->attributes().set(id_of("g"), change));
   std::vector<ReadyCopy> copies;
   for (Flight& flight : flights) copies.push_back({flight.file.get(), &flight.copy, flight.to});
-  const auto outcomes = fs_->relocator().switch_files(copies);
+  const auto outcomes = fs_->relocator().switcher().switch_files(copies);
   ASSERT_EQ(outcomes.size(), 3u);
   EXPECT_TRUE(outcomes[0]);
   EXPECT_TRUE(failed_with(outcomes[1], ECANCELED));

@@ -96,7 +96,7 @@ TEST_F(FileMoveTest, LeavesNoReferencesBehind) {
   fs_->names().forget(d, 2);
   const std::size_t before = fs_->known_inodes();
   {
-    auto held = fs_->relocator().begin_move(wanted);
+    auto held = fs_->relocator().hold(wanted);
     ASSERT_TRUE(held);
     EXPECT_GT(fs_->known_inodes(), before);
   }
@@ -106,7 +106,7 @@ TEST_F(FileMoveTest, LeavesNoReferencesBehind) {
 TEST_F(FileMoveTest, AFileThatIsOnTheTierAlreadyIsNotMoved) {
   dir_.make_file("b/f", "content");
   Move there = move_of("f", kB);
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(there), EALREADY));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(there), EALREADY));
 }
 
 TEST_F(FileMoveTest, AFileThatLeftTheTierOfThePlanIsNotMoved) {
@@ -114,7 +114,7 @@ TEST_F(FileMoveTest, AFileThatLeftTheTierOfThePlanIsNotMoved) {
   Move planned = move_of("f", kC);
   planned.from = kA;
   planned.reason = Reason::Cold;
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
 }
 
 TEST_F(FileMoveTest, AnotherFileWithThePlannedNameIsNotMoved) {
@@ -123,11 +123,11 @@ TEST_F(FileMoveTest, AnotherFileWithThePlannedNameIsNotMoved) {
   Move planned = move_of("f");
   planned.reason = Reason::Hot;
   planned.paths = {"/g"};
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
   planned.paths = {"/gone"};
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
   planned.paths = {};
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
 }
 
 TEST_F(FileMoveTest, ARequestedMoveMeansTheIdNotThePath) {
@@ -136,7 +136,7 @@ TEST_F(FileMoveTest, ARequestedMoveMeansTheIdNotThePath) {
   Move asked = move_of("f");
   ASSERT_EQ(asked.reason, Reason::Requested);
   asked.paths = {"/g"};
-  const auto held = fs_->relocator().begin_move(asked);
+  const auto held = fs_->relocator().hold(asked);
   ASSERT_TRUE(held);
   EXPECT_EQ((*held)->identity().id, asked.id);
   EXPECT_EQ(asked.paths, std::vector<std::string>{"/f"});
@@ -148,7 +148,7 @@ TEST_F(FileMoveTest, ANameThatIsUnknownIsFoundForTheReceipt) {
   Move asked = move_of("g");
   ASSERT_TRUE(unlink(kRootId, "g"));
   asked.paths = {""};
-  ASSERT_TRUE(fs_->relocator().begin_move(asked));
+  ASSERT_TRUE(fs_->relocator().hold(asked));
   EXPECT_EQ(asked.paths, std::vector<std::string>{"/f"});
 }
 
@@ -165,7 +165,7 @@ TEST_F(FileMoveTest, AFileHasOneMoveAtATime) {
   dir_.make_file("a/f", "content");
   const Flight first = begun("f");
   Move second = move_of("f", kC);
-  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(second), EBUSY));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(second), EBUSY));
   discard(first.copy, (*pool_)[kB]);
 }
 

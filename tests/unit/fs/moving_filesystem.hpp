@@ -68,7 +68,7 @@ class FileMoveTest : public DirectFilesystem<PassingKernel> {
  protected:
   // A move that has begun, as the mover has it.
   struct Flight {
-    std::unique_ptr<MovingFile> file;
+    std::unique_ptr<HeldFile> file;
     HiddenCopy copy;
     TierIndex to = kNoTier;
   };
@@ -128,7 +128,7 @@ class FileMoveTest : public DirectFilesystem<PassingKernel> {
   Result<Flight> begin(const std::string& path, TierIndex to = kB) {
     Flight flight;
     Move wanted = move_of(path, to);
-    flight.file = SLUICE_TRY(fs_->relocator().begin_move(wanted));
+    flight.file = SLUICE_TRY(fs_->relocator().hold(wanted));
     flight.copy =
         SLUICE_TRY(make_hidden_copy(flight.file->source(), flight.file->identity(), (*pool_)[to]));
     flight.to = to;
@@ -141,7 +141,8 @@ class FileMoveTest : public DirectFilesystem<PassingKernel> {
   }
   Result<void> end(Flight& flight) {
     SLUICE_TRY(sync_copy(flight.copy));
-    auto outcome = fs_->relocator().switch_files({{flight.file.get(), &flight.copy, flight.to}})[0];
+    auto outcome =
+        fs_->relocator().switcher().switch_files({{flight.file.get(), &flight.copy, flight.to}})[0];
     if (!outcome) discard(flight.copy, (*pool_)[flight.to]);
     flight.file.reset();
     return outcome;

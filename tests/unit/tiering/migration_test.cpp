@@ -43,7 +43,7 @@ class MigrationTest : public test::PoolTest {
     settings.interval = interval;
     settings.mover.bandwidth = bandwidth;
     migration_ = std::make_unique<Migration>(
-        *pool_, store_, *host_,
+        *pool_, store_, host_->switcher(), *host_,
         [this] {
           ++flushes_;
           if (on_flush_) on_flush_();

@@ -25,7 +25,7 @@ class MoverTest : public PoolTest {
     host_ = std::make_unique<FakeHost>(*pool_, store_);
   }
   Mover& start(Mover::Settings settings = {}) {
-    mover_ = std::make_unique<Mover>(*pool_, store_, *host_, settings, clock_);
+    mover_ = std::make_unique<Mover>(*pool_, store_, host_->switcher(), *host_, settings, clock_);
     return *mover_;
   }
 
