@@ -106,6 +106,25 @@ Result<void> execute(Store& store, const Pool& pool, const std::vector<Step>& st
 
 namespace {
 
+// Stores the times of the file that the steps move, if its copy has the name and the store has no
+// times for it yet: the daemon died before. Users must not have changed the copy since. Returns the
+// copy's ctime, or kNoTime.
+std::int64_t keep_times_of_move(Store& store, const Pool& pool, const std::vector<Step>& steps) {
+  const Step& first = steps.front();
+  const ShownBefore& before = steps.back().original.shown;
+  if (before == ShownBefore{}) return kNoTime;
+  const auto there = is_there(pool, first.to, first.subject);
+  const auto stored = store.times(first.subject.id);
+  if (!there || !*there || (stored && find_copy(*stored, first.to.slot) != nullptr)) return kNoTime;
+  const auto target = open_place(pool, first.to);
+  if (!target) return kNoTime;
+  const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!file) return kNoTime;
+  const KeptTimes times = times_of_moved(first.to.slot, file.get(), before);
+  keep_times(store, {{first.subject.id, times}});
+  return times.copies[0].ctime;
+}
+
 // A move cannot simply be completed: a user may have changed either of the two files since.
 void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
                  const std::vector<Step>& steps, TierIndex returned) {

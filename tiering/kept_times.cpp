@@ -11,7 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/unique_fd.hpp"
-#include "tiering/steps.hpp"
+#include "tiering/tier.hpp"
 
 namespace sluice {
 namespace {
@@ -132,22 +132,6 @@ Result<void> change_hidden(Store& store, const Tier& tier, int fd,
   end_change(*times, slot, fd);
   keep_times(store, {{directory->id, *times}});
   return done;
-}
-
-std::int64_t keep_times_of_move(Store& store, const Pool& pool, const std::vector<Step>& steps) {
-  const Step& first = steps.front();
-  const ShownBefore& before = steps.back().original.shown;
-  if (before == ShownBefore{}) return kNoTime;
-  const auto there = is_there(pool, first.to, first.subject);
-  const auto stored = store.times(first.subject.id);
-  if (!there || !*there || (stored && find_copy(*stored, first.to.slot) != nullptr)) return kNoTime;
-  const auto target = open_place(pool, first.to);
-  if (!target) return kNoTime;
-  const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return kNoTime;
-  const KeptTimes times = times_of_moved(first.to.slot, file.get(), before);
-  keep_times(store, {{first.subject.id, times}});
-  return times.copies[0].ctime;
 }
 
 void keep_times(Store& store, const std::vector<std::pair<InodeId, KeptTimes>>& times) {

@@ -20,9 +20,7 @@
 
 namespace sluice {
 
-class Pool;
 class Tier;
-struct Step;
 
 // A ctime that no copy has: the copy's own times are shown.
 inline constexpr std::int64_t kNoTime = 0;
@@ -68,10 +66,6 @@ bool stop_hiding(KeptTimes& times);
 // replay of intents: no daemon may have the directory's times in memory.
 Result<void> change_hidden(Store& store, const Tier& tier, int fd,
                            const std::function<Result<void>()>& act);
-// Stores the times of the file that the steps move, if its copy has the name and the store has no
-// times for it yet: the daemon died before. Users must not have changed the copy since. Returns the
-// copy's ctime, or kNoTime.
-std::int64_t keep_times_of_move(Store& store, const Pool& pool, const std::vector<Step>& steps);
 
 // An error is logged and ignored: only a move becomes visible.
 void keep_times(Store& store, const std::vector<std::pair<InodeId, KeptTimes>>& times);

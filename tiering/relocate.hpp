@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Relocation gives a file a new place on another tier: first a complete, synced, hidden copy, then
-// the switch, in which the copy gets the file's names and the original loses them. An intent covers
-// the switch, so that a crash at any point leaves at least one complete file under each name.
+// Relocation gives a file a new place on another tier: after a complete, synced, hidden copy was
+// made, the copy gets the file's names and the original loses them. An intent covers this switch,
+// so that a crash at any point leaves at least one complete file under each name.
 //
 // Threads: functions without state. The caller prevents writes to the file.
 #pragma once
@@ -9,37 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "tiering/copier.hpp"
+#include "tiering/hidden_copy.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {
-
-// A copy of a file in a tier's .sluice/tmp, or the file's twin there.
-struct HiddenCopy {
-  std::string name;      // empty if the original has no name
-  bool is_twin = false;  // it is in .sluice/twins, and nothing was copied
-  Identity original;     // of the file that was copied
-  UniqueFd fd;           // O_RDWR; O_PATH if it is not a regular file
-  Located located;
-  Copied copied;
-};
-
-// Copies the open file `source` with all its metadata and its identity. The copy is not synced yet.
-// Leaves nothing behind on failure.
-Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& to,
-                                    const Pace& pace = {});
-
-// Copies the symlink, FIFO, socket or device `name` in the directory `from_dir` of the tier `from`.
-// The copy gets an identity of its own, because these files cannot have the xattr that keeps one.
-Result<HiddenCopy> make_hidden_special(int from_dir, const char* name, const Tier& from,
-                                       const Tier& to);
-
-// Makes the copy durable. After an error the caller must discard the copy.
-Result<void> sync_copy(const HiddenCopy& copy);
-
-// Removes the copy. A twin stays what it was.
-void discard(const HiddenCopy& copy, const Tier& tier);
 
 // One name of a file, and its directory on both tiers.
 struct NamePlaces {

@@ -25,7 +25,7 @@
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
-#include "tiering/relocate.hpp"
+#include "tiering/hidden_copy.hpp"
 #include "tiering/twin.hpp"
 
 namespace sluice {
