@@ -25,16 +25,16 @@
 #include "fs/control/control_server.hpp"
 #include "fs/control/reporter.hpp"
 #include "fs/core/filesystem.hpp"
-#include "fs/core/handover.hpp"
+#include "fs/core/inodes/handover.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/gpu/gpu_service.hpp"
 #include "fs/keeper/keeper_link.hpp"
 #include "gpu/hbm.hpp"
 #include "metadata/rocks_store.hpp"
-#include "tiering/file_lists.hpp"
-#include "tiering/intent.hpp"
-#include "tiering/pool.hpp"
-#include "tiering/twins.hpp"
+#include "tiering/heat/file_lists.hpp"
+#include "tiering/move/intent.hpp"
+#include "tiering/pool/pool.hpp"
+#include "tiering/pool/twins.hpp"
 
 namespace sluice {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/result.hpp"
 #include "fs/control/live_options.hpp"
 #include "fs/control/options.hpp"
-#include "tiering/tier.hpp"
+#include "tiering/pool/tier.hpp"
 
 namespace sluice {
 

@@ -21,10 +21,10 @@
 #include "base/thread.hpp"
 #include "base/units.hpp"
 #include "base/unix_socket.hpp"
-#include "tiering/judge.hpp"
-#include "tiering/lost_files.hpp"
-#include "tiering/tier_state.hpp"
-#include "tiering/worth.hpp"
+#include "tiering/choose/judge.hpp"
+#include "tiering/choose/worth.hpp"
+#include "tiering/heat/lost_files.hpp"
+#include "tiering/pool/tier_state.hpp"
 
 namespace sluice {
 namespace {

@@ -18,9 +18,9 @@
 #include "base/unique_fd.hpp"
 #include "fs/control/live_options.hpp"
 #include "fs/core/filesystem.hpp"
-#include "tiering/file_lists.hpp"
-#include "tiering/heat_tree.hpp"
-#include "tiering/migration.hpp"
+#include "tiering/heat/file_lists.hpp"
+#include "tiering/heat/heat_tree.hpp"
+#include "tiering/move/migration.hpp"
 
 namespace sluice {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "fs/fuse/request_times.hpp"
-#include "tiering/tier_state.hpp"
+#include "tiering/pool/tier_state.hpp"
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/result.hpp"
 #include "gpu/hbm_limits.hpp"
-#include "tiering/window.hpp"
+#include "tiering/move/window.hpp"
 
 namespace sluice {
 

@@ -16,9 +16,9 @@
 
 #include "base/result.hpp"
 #include "gpu/hbm_limits.hpp"
-#include "tiering/budget.hpp"
-#include "tiering/policy.hpp"
-#include "tiering/window.hpp"
+#include "tiering/choose/budget.hpp"
+#include "tiering/choose/policy.hpp"
+#include "tiering/move/window.hpp"
 
 namespace sluice {
 

@@ -9,9 +9,9 @@
 #include "fs/control/metrics.hpp"
 #include "gpu/hbm.hpp"
 #include "gpu/warmer.hpp"
-#include "tiering/tier_state.hpp"
-#include "tiering/twins.hpp"
-#include "tiering/worth.hpp"
+#include "tiering/choose/worth.hpp"
+#include "tiering/pool/tier_state.hpp"
+#include "tiering/pool/twins.hpp"
 
 namespace sluice {
 namespace {

@@ -12,7 +12,7 @@
 #include "fs/control/live_options.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/keeper/keeper_link.hpp"
-#include "tiering/migration.hpp"
+#include "tiering/move/migration.hpp"
 
 namespace sluice {
 

@@ -16,7 +16,7 @@
 
 #include "base/log.hpp"
 #include "fs/core/filesystem.hpp"
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
 #include "fs/fuse/noted_request.hpp"
 #include "fs/fuse/operations.hpp"
 #include "fs/fuse/session.hpp"

@@ -2,7 +2,7 @@
 // libfuse's callbacks for open directories.
 #include <memory>
 
-#include "fs/core/directory_stream.hpp"
+#include "fs/core/tree/directory_stream.hpp"
 #include "fs/fuse/answer.hpp"
 
 namespace sluice {

@@ -14,8 +14,8 @@
 #include <memory>
 #include <utility>
 
-#include "fs/core/handover.hpp"
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/handover.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/fuse/open_handles.hpp"
 
-#include "fs/core/caller.hpp"
+#include "fs/core/inodes/caller.hpp"
 
 namespace sluice {
 namespace {

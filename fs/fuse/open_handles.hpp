@@ -15,8 +15,8 @@
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
-#include "fs/core/handover.hpp"
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/handover.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
 #include "fs/gpu/open_id.hpp"
 
 namespace sluice {

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "fs/core/directory_stream.hpp"
 #include "fs/core/filesystem.hpp"
-#include "fs/core/handover.hpp"
+#include "fs/core/inodes/handover.hpp"
+#include "fs/core/tree/directory_stream.hpp"
 #include "fs/fuse/device_loop.hpp"
 #include "fs/fuse/kernel_notices.hpp"
 #include "fs/fuse/open_handles.hpp"

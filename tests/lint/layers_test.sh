@@ -26,6 +26,24 @@ if grep -rnE '#include "fs/(fuse|gpu|control|daemon)' fs/core; then
   echo "fs/core/ includes a folder that depends on it" >&2
   bad=1
 fi
+# Inside the core and tiering/, a room includes itself and those before it in this list.
+rooms() { # FOLDER ROOM...
+  local folder=$1 room after
+  shift
+  for room in "$@"; do
+    after=$(sed "s/.*\b$room *//; s/ /|/g" <<<"$*")
+    if [[ $after ]] && grep -rnE "#include \"$folder/($after)/" "$folder/$room"; then
+      echo "$folder/$room/ includes a room above it" >&2
+      bad=1
+    fi
+  done
+  if grep -rnE "#include \"$folder/[a-z_]+\.hpp" "${@/#/$folder/}"; then
+    echo "a room of $folder/ includes what puts them together" >&2
+    bad=1
+  fi
+}
+rooms fs/core inodes tree move budget names deletion files
+rooms tiering choose pool heat move
 # The keeper must not fail, so it includes little.
 if grep -rnE '#include "' fs/keeper | grep -vE '#include "(base|fs/keeper)/'; then
   echo "fs/keeper/ includes more than base/ and itself" >&2

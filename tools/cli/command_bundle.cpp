@@ -27,7 +27,7 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "fs/control/options.hpp"
-#include "tiering/marker.hpp"
+#include "tiering/pool/marker.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/machine.hpp"
 #include "tools/cli/redaction.hpp"

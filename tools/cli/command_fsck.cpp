@@ -12,7 +12,7 @@
 #include "fs/control/options.hpp"
 #include "fs/daemon.hpp"
 #include "metadata/rocks_store.hpp"
-#include "tiering/checker.hpp"
+#include "tiering/move/checker.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/output.hpp"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/units.hpp"
-#include "tiering/tier_facts.hpp"
-#include "tiering/worth.hpp"
+#include "tiering/choose/tier_facts.hpp"
+#include "tiering/choose/worth.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"

@@ -6,7 +6,7 @@
 
 #include "base/clock.hpp"
 #include "base/units.hpp"
-#include "tiering/worth.hpp"
+#include "tiering/choose/worth.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/stuck_mount.hpp"
 #include "tools/cli/tier_count.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fs/control/option_table.hpp"
-#include "tiering/marker.hpp"
+#include "tiering/pool/marker.hpp"
 #include "tools/cli/machine.hpp"
 
 namespace sluice::tools::cli {

@@ -9,8 +9,8 @@
 
 #include "base/units.hpp"
 #include "metadata/store.hpp"
-#include "tiering/tier_facts.hpp"
-#include "tiering/worth.hpp"
+#include "tiering/choose/tier_facts.hpp"
+#include "tiering/choose/worth.hpp"
 #include "tools/common/mount_status.hpp"
 
 namespace sluice::tools {

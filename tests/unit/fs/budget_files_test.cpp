@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/core/budget_files.hpp"
+#include "fs/core/budget/budget_files.hpp"
 
 #include <gtest/gtest.h>
 

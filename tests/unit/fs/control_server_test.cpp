@@ -9,7 +9,7 @@
 
 #include "base/unix_socket.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
-#include "tiering/heat_tree.hpp"
+#include "tiering/heat/heat_tree.hpp"
 
 namespace sluice {
 namespace {

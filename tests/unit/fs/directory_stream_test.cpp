@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Listings of a directory on several tiers: in steps, from the middle, and while files move.
-#include "fs/core/directory_stream.hpp"
+#include "fs/core/tree/directory_stream.hpp"
 
 #include <malloc.h>
 #include <stdio.h>

@@ -16,7 +16,7 @@
 #include <random>
 #include <set>
 
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
 #include "tests/support/fake_clock.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"

@@ -5,7 +5,7 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 

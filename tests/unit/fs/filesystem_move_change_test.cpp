@@ -9,8 +9,8 @@
 #include <fstream>
 #include <thread>
 
-#include "fs/core/directory_stream.hpp"
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
+#include "fs/core/tree/directory_stream.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
 

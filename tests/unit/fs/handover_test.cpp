@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a daemon leaves to its successor. The kernel keeps its inode numbers, open files and backing
 // files; everything else is gone.
-#include "fs/core/handover.hpp"
+#include "fs/core/inodes/handover.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How many files can be pinned to GPU memory, by whom. tests/mount has the tests with GPUs.
-#include "fs/core/hbm_pins.hpp"
+#include "fs/core/files/hbm_pins.hpp"
 
 #include "fs/core/filesystem.hpp"
 #include "tests/support/wait.hpp"

@@ -7,8 +7,8 @@
 #include <map>
 #include <thread>
 
-#include "fs/core/handover.hpp"
-#include "fs/core/inode_table.hpp"
+#include "fs/core/inodes/handover.hpp"
+#include "fs/core/inodes/inode_table.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/core/inode_table.hpp"
+#include "fs/core/inodes/inode_table.hpp"
 
 #include <algorithm>
 #include <set>
 #include <thread>
 
-#include "fs/core/fd_cache.hpp"
+#include "fs/core/inodes/fd_cache.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <sys/xattr.h>
 #include <time.h>
 
-#include "fs/core/kernel_request.hpp"
+#include "fs/core/inodes/kernel_request.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
 namespace sluice {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/core/directory_stream.hpp"
+#include "fs/core/tree/directory_stream.hpp"
 #include "tests/unit/fs/direct_filesystem.hpp"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
-#include "tiering/pin.hpp"
+#include "tiering/pool/pin.hpp"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/access_sampler.hpp"
+#include "tiering/pool/access_sampler.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/budget.hpp"
+#include "tiering/choose/budget.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/census.hpp"
+#include "tiering/heat/census.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include "tests/support/chain.hpp"
 #include "tests/support/user.hpp"
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/pin.hpp"
+#include "tiering/pool/pin.hpp"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/checker.hpp"
+#include "tiering/move/checker.hpp"
 
 #include <sys/xattr.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/copier.hpp"
+#include "tiering/pool/copier.hpp"
 
 #include <linux/fs.h>
 #include <sys/ioctl.h>

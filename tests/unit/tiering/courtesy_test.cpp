@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/courtesy.hpp"
+#include "tiering/move/courtesy.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/sysmacros.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/heat_table.hpp"
+#include "tiering/heat/heat_table.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/heat.hpp"
+#include "tiering/heat/heat.hpp"
 
 #include <gtest/gtest.h>
 

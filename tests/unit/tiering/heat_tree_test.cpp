@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/heat_tree.hpp"
+#include "tiering/heat/heat_tree.hpp"
 
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/census.hpp"
+#include "tiering/heat/census.hpp"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/identity.hpp"
+#include "tiering/pool/identity.hpp"
 
 #include <sys/xattr.h>
 

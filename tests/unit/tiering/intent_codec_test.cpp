@@ -5,7 +5,7 @@
 #include <random>
 
 #include "tests/support/seed.hpp"
-#include "tiering/intent.hpp"
+#include "tiering/move/intent.hpp"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 #include <sys/ioctl.h>
 
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/intent.hpp"
-#include "tiering/relocate.hpp"
+#include "tiering/move/intent.hpp"
+#include "tiering/move/relocate.hpp"
 
 namespace sluice {
 namespace {

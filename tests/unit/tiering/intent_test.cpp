@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Executing intents: every kind of step, failures in the middle, a store that fails.
-#include "tiering/intent.hpp"
+#include "tiering/move/intent.hpp"
 
 #include <sys/xattr.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/kept_requests.hpp"
+#include "tiering/move/kept_requests.hpp"
 
 #include <gtest/gtest.h>
 

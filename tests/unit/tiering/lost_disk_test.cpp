@@ -2,10 +2,10 @@
 // What is left of a disk after another one took its place: intents that needed it, and the list of
 // its files.
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/away_journal.hpp"
-#include "tiering/census.hpp"
-#include "tiering/lost_files.hpp"
-#include "tiering/relocate.hpp"
+#include "tiering/heat/census.hpp"
+#include "tiering/heat/lost_files.hpp"
+#include "tiering/move/away_journal.hpp"
+#include "tiering/move/relocate.hpp"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/marker.hpp"
+#include "tiering/pool/marker.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/migration.hpp"
+#include "tiering/move/migration.hpp"
 
 #include <sys/xattr.h>
 
@@ -11,7 +11,7 @@
 #include "tests/support/wait.hpp"
 #include "tests/unit/tiering/move_host.hpp"
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/pin.hpp"
+#include "tiering/pool/pin.hpp"
 
 namespace sluice {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "base/mutex.hpp"
 #include "tests/support/files.hpp"
-#include "tiering/move_host.hpp"
-#include "tiering/switcher.hpp"
+#include "tiering/move/move_host.hpp"
+#include "tiering/move/switcher.hpp"
 
 namespace sluice::test {
 

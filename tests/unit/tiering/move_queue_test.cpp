@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/move_queue.hpp"
+#include "tiering/move/move_queue.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/move_rate.hpp"
+#include "tiering/move/move_rate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/mover.hpp"
+#include "tiering/move/mover.hpp"
 
 #include <xxhash.h>
 

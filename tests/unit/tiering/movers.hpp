@@ -7,7 +7,7 @@
 #include "tests/support/fake_clock.hpp"
 #include "tests/unit/tiering/move_host.hpp"
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/mover.hpp"
+#include "tiering/move/mover.hpp"
 
 namespace sluice::test {
 

@@ -7,7 +7,7 @@
 #include <ostream>
 
 #include "tests/unit/tiering/plans.hpp"
-#include "tiering/planner.hpp"
+#include "tiering/choose/planner.hpp"
 
 namespace sluice {
 

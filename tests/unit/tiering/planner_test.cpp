@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/planner.hpp"
+#include "tiering/choose/planner.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tiering/planner.hpp"
+#include "tiering/choose/planner.hpp"
 
 namespace sluice::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/policy.hpp"
+#include "tiering/choose/policy.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/pool.hpp"
+#include "tiering/pool/pool.hpp"
 
 #include <linux/fs.h>
 #include <sys/ioctl.h>

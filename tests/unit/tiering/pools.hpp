@@ -17,8 +17,8 @@
 #include "tests/support/memory_store.hpp"
 #include "tests/support/requirement.hpp"
 #include "tests/support/temp_dir.hpp"
-#include "tiering/intent.hpp"
-#include "tiering/pool.hpp"
+#include "tiering/move/intent.hpp"
+#include "tiering/pool/pool.hpp"
 
 namespace sluice::test {
 

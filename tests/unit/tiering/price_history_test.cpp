@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/price_history.hpp"
+#include "tiering/move/price_history.hpp"
 
 #include <gtest/gtest.h>
 

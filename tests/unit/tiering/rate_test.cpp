@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/rate.hpp"
+#include "tiering/choose/rate.hpp"
 
 #include <gtest/gtest.h>
 

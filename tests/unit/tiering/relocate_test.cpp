@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/relocate.hpp"
+#include "tiering/move/relocate.hpp"
 
 #include <sys/fsuid.h>
 #include <sys/xattr.h>

@@ -3,7 +3,7 @@
 #include <sys/xattr.h>
 
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/intent.hpp"
+#include "tiering/move/intent.hpp"
 
 namespace sluice {
 namespace {

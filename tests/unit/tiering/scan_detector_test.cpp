@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/scan_detector.hpp"
+#include "tiering/heat/scan_detector.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

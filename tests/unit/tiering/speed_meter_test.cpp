@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/speed_meter.hpp"
+#include "tiering/pool/speed_meter.hpp"
 
 #include "tests/support/wait.hpp"
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/storage_kind.hpp"
+#include "tiering/pool/storage_kind.hpp"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/speed_probe.hpp"
+#include "tiering/pool/speed_probe.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/storage_kind.hpp"
+#include "tiering/pool/storage_kind.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/sysmacros.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/switcher.hpp"
+#include "tiering/move/switcher.hpp"
 
 #include "tests/unit/tiering/pools.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/tier.hpp"
+#include "tiering/pool/tier.hpp"
 
 #include <sys/resource.h>
 #include <sys/sysmacros.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What makes a twin valid, and what ends it.
-#include "tiering/twin.hpp"
+#include "tiering/pool/twin.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 
 #include "tests/support/wait.hpp"
 #include "tests/unit/tiering/pools.hpp"
-#include "tiering/twins.hpp"
+#include "tiering/pool/twins.hpp"
 
 namespace sluice {
 namespace {

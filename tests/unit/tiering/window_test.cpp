@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/window.hpp"
+#include "tiering/move/window.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tiering/worth.hpp"
+#include "tiering/choose/worth.hpp"
 
 #include <gtest/gtest.h>
 

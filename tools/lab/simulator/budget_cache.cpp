@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tiering/budget.hpp"
+#include "tiering/choose/budget.hpp"
 
 namespace sluice::tools::lab {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/ids.hpp"
-#include "tiering/policy.hpp"
-#include "tiering/tier_speed.hpp"
+#include "tiering/choose/policy.hpp"
+#include "tiering/choose/tier_speed.hpp"
 #include "tools/lab/simulator/disks.hpp"
 #include "tools/lab/simulator/trace.hpp"
 

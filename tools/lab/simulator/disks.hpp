@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tiering/tier_speed.hpp"
+#include "tiering/choose/tier_speed.hpp"
 
 namespace sluice::tools::lab {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/ids.hpp"
-#include "tiering/planner.hpp"
+#include "tiering/choose/planner.hpp"
 #include "tools/lab/simulator/contender.hpp"
 
 namespace sluice::tools::lab {
