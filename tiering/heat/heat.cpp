@@ -110,11 +110,13 @@ Result<void> HeatRecorder::flush() {
   MutexLock lock(flush_);
   take_pending();
   // Each piece takes the lock separately, because heat() waits for it.
-  Result<bool> more = true;
-  while (more && *more) more = write_some();
-  put_back_rest();
-  if (!more) return more.error();
-  return {};
+  for (;;) {
+    const auto more = write_some();
+    if (more && *more) continue;
+    put_back_rest();
+    if (!more) return more.error();
+    return {};
+  }
 }
 
 }  // namespace sluice
