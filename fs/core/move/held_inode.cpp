@@ -38,7 +38,8 @@ class HeldInode::Doubled final : public SwitchedFile {
     const std::string path = parts_.tree.path_of(file_);
     log::get().error("cannot finish a move, will be retried every second: path={}",
                      log::escaped(path));
-    if (references_.empty()) {
+    // Without the lock, the file has them: taking it here could deadlock with finish_moves().
+    if (lock == NamesHeld::Yes) {
       [[maybe_unused]] const auto walked = parts_.tree.walk(path, references_, lock);
     }
     {

@@ -183,6 +183,9 @@ class Relocator::Spilling final : public HeldInode {
     if (now.st_nlink != 1) return Error(EMLINK, "the file got another name");
     const InodeName name = file_->last_name();
     names_.push_back({SLUICE_TRY(parts_.tree.inode(name.parent)), name.text, {}, {}});
+    // The inode stays in the table, also if an error interrupts the switch.
+    [[maybe_unused]] const auto walked =
+        parts_.tree.walk(parts_.tree.path_of(file_), references_, lock_);
     return open_all();
   }
   Result<void> begin_switch(const HiddenCopy& copy) override {
