@@ -260,7 +260,7 @@ void DeviceLoop::work() {
     }
     pass_on(buffer, static_cast<std::size_t>(got));
     if (waiting_ > 0 && !has_request()) {
-      if (buffer) give_back(std::move(buffer));
+      if (buffer) give_back(std::exchange(buffer, nullptr));
       if (!park()) break;
     } else {
       ++waiting_;

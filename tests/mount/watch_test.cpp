@@ -193,7 +193,7 @@ TEST_F(WatchTest, MountWorksIfTheMetricsPortIsInUse) {
   ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
   start({"--metrics", "127.0.0.1:" + std::to_string(ntohs(address.sin_port))});
   write_file(*this / "f", "x");
-  EXPECT_NE(mount().log().find("no metrics"), std::string::npos);
+  EXPECT_NE(mount().log().find("cannot serve metrics"), std::string::npos);
   ::close(taken);
 }
 

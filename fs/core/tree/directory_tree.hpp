@@ -66,13 +66,13 @@ class DirectoryTree {
   // does not exist.
   Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name,
                                       NamesHeld held);
-  // Like locate(), but finds the file that the kernel knows under `name`, for operations that
-  // remove or replace it. ESTALE if that file no longer has the name: the kernel then looks the
-  // name up again, checks permissions and repeats its request.
   struct KernelName {
     std::vector<Located> found;  // empty: there is no such name
     InodePtr inode;              // of what was found
   };
+  // Like locate(), but finds the file that the kernel knows under `name`, for operations that
+  // remove or replace it. ESTALE if that file no longer has the name: the kernel then looks the
+  // name up again, checks permissions and repeats its request.
   Result<KernelName> locate_for_kernel(const InodePtr& parent, const OpenCopies& directory,
                                        const char* name, NamesHeld held);
   // The file that the kernel knows under `name`, if it may be moving; nullptr otherwise.
