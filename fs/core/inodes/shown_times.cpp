@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -167,11 +168,15 @@ Result<void> ShownTimes::change_with_old_times(Inode& directory, TierIndex tier,
 void ShownTimes::copy_begins(Inode& directory, TierIndex from, int original, TierIndex to,
                              int copy) {
   load(directory);
-  struct stat st {};
-  if (::fstat(original, &st) < 0) return;
   {
+    // The inode is locked during a few short system calls: another move may be changing names in
+    // the original, and its mtime must not become that of the copy.
     Inode::Locked state(directory);
+    struct stat st {};
+    if (::fstat(original, &st) < 0) return;
     show(*state, from, st);
+    const std::array<timespec, 2> shown{timespec{0, UTIME_OMIT}, st.st_mtim};
+    if (::futimens(copy, shown.data()) < 0) return;
     InodeTimes& times = times_of(directory, *state);
     ++times.changes;
     if (!begin_change(times.kept, slot(to), copy, nanoseconds(st.st_ctim))) return;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tests/unit/fs/moving_filesystem.hpp"
+#include "tiering/pool/copier.hpp"
 
 namespace sluice {
 namespace {
@@ -325,6 +326,29 @@ TEST_F(ShownTimesTest, AChangeOfADirectoryIsInTheStoreWhenItIsMade) {
     ASSERT_TRUE(times.change_with_old_times(directory, kA, a.get(), act));
   }
   EXPECT_EQ(missing, 0);
+}
+
+// The two moves of the files of a directory to different tiers, at the worst moment.
+TEST_F(ShownTimesTest, ADirectoryCopyMadeDuringAnotherMoveHasTheShownTimes) {
+  dir_.make_file("a/d/f", "");
+  dir_.make_file("b/d/f", "");
+  const UniqueFd a = test::open_directory(at("a", "d")), b = test::open_directory(at("b", "d"));
+  const auto identity = (*pool_)[kA].identity_of(a.get(), "");
+  ASSERT_TRUE(identity);
+  Inode directory(*identity, S_IFDIR);
+  ShownTimes times(*pool_, store_);
+  const std::int64_t before = ns(test::lstat_of(at("a", "d")).st_mtim);
+  wait_until_past(before);
+  ASSERT_TRUE(times.change_with_old_times(directory, kA, a.get(), [&]() -> Result<void> {
+    test::write_file(at("a", "d/arrived"), "by a move");
+    EXPECT_GT(ns(test::lstat_of(at("a", "d")).st_mtim), before);
+    SLUICE_TRY(copy_attributes(a.get(), b.get()));
+    times.copy_begins(directory, kA, a.get(), kB, b.get());
+    times.copy_ends(directory, kB, b.get());
+    return {};
+  }));
+  for (const char* tier : {"a", "b"})
+    EXPECT_EQ(ns(test::lstat_of(at(tier, "d")).st_mtim), before) << tier;
 }
 
 TEST_F(ShownTimesTest, TheAtimeOfAReadDuringTheCopyIsKept) {
