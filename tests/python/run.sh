@@ -6,8 +6,8 @@ set -euo pipefail
 
 python=$1 sluice=${4:-}
 export SLUICE_FAKE_CUDA=$3 PYTHONDONTWRITEBYTECODE=1
-tests=$(cd "$(dirname "$0")/../../client/python" && pwd)
-if [[ $2 ]]; then export SLUICE_LIBRARY=$2 PYTHONPATH=$tests; else unset SLUICE_LIBRARY PYTHONPATH; fi
+tests=$(cd "$(dirname "$0")" && pwd)
+if [[ $2 ]]; then export SLUICE_LIBRARY=$2 PYTHONPATH=${tests%/tests/python}/client/python; else unset SLUICE_LIBRARY PYTHONPATH; fi
 
 skip() { # WHAT REASON
   echo "skipped: $2"
@@ -36,4 +36,4 @@ if [[ $sluice ]]; then
     --tier "a=$folder/a" --tier "b=$folder/b" --state "$folder/state" --hbm 64MiB "$folder/mnt"
   export SLUICE_TEST_MOUNT=$folder/mnt SLUICE_TEST_PROGRAM=$sluice
 fi
-"$python" -m pytest -q -rs -p no:cacheprovider --basetemp "$folder/plain" "$tests/tests"
+"$python" -m pytest -q -rs -p no:cacheprovider --basetemp "$folder/plain" "$tests/package"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The transfers of the plugin for NIXL, on ordinary files. client/python/tests/test_nixl.py tests
+// The transfers of the plugin for NIXL, on ordinary files. tests/python/package/test_nixl.py tests
 // the plugin in NIXL.
 #include <unistd.h>
 

@@ -133,7 +133,7 @@ def test_the_plugin_does_not_end_vllm(monkeypatch, caplog):
 
 
 def test_the_entry_point_exists():
-    project = pathlib.Path(__file__).parents[1] / "pyproject.toml"
+    project = pathlib.Path(__file__).parents[3] / "client/python/pyproject.toml"
     points = tomllib.loads(project.read_text())["project"]["entry-points"]["vllm.general_plugins"]
     found = importlib.metadata.EntryPoint("sluice", points["sluice"], "vllm.general_plugins").load()
     assert found is vllm_loader.register
