@@ -313,9 +313,12 @@ Result<void> finish_tier(TierOptions& tier, bool has_low_watermark) {
     return bad_option(who + "that word means the memory of GPUs; choose another name");
   if (tier.path.empty())
     return bad_option(who + "it has no path; give the directory that holds its files");
-  if (tier.capacity && *tier.capacity == 0) {
-    return bad_option(who +
-                      "capacity must be more than 0; leave it out to use the whole filesystem");
+  // A number without a unit is in bytes, which is seldom meant.
+  if (tier.capacity && *tier.capacity < (1 << 20)) {
+    return bad_option(who + "capacity must be 1 MiB or more, not " +
+                      std::to_string(*tier.capacity) +
+                      " bytes; give a unit, like 800GiB, or leave it out to use the whole "
+                      "filesystem");
   }
   if (!has_low_watermark) {
     tier.low_watermark = tier.high_watermark - std::min(tier.high_watermark, 10u);

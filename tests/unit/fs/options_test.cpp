@@ -216,8 +216,11 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "/etc/sluice.toml:4: capacity must be a size like \"800GiB\" or \"1.5T\", or a number of "
        "bytes, not \"99999999999P\""},
       {tier + "capacity = 0",
-       "/etc/sluice.toml:1: tier nvme: capacity must be more than 0; leave it out to use the whole "
-       "filesystem"},
+       "/etc/sluice.toml:1: tier nvme: capacity must be 1 MiB or more, not 0 bytes; give a unit, "
+       "like 800GiB, or leave it out to use the whole filesystem"},
+      {tier + "capacity = 800",
+       "/etc/sluice.toml:1: tier nvme: capacity must be 1 MiB or more, not 800 bytes; give a unit, "
+       "like 800GiB, or leave it out to use the whole filesystem"},
       // Durations, times of day, rates.
       {"interval = 30",
        "/etc/sluice.toml:1: interval must be a number with its unit (s, min, h, d or w), like "
