@@ -99,7 +99,7 @@ std::optional<Transfer> by_daemon(Library& library, const Call& call, Buffer& in
     const auto went = ask(file, SLUICE_IOC_GATHER, request);
     if (!went || went->bytes < call.record_bytes) return std::nullopt;
     done += went->bytes / call.record_bytes;
-    sum = {sum.bytes + went->bytes, went->route, went->why};
+    sum.add(*went);
   }
   return sum;
 }

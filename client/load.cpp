@@ -109,13 +109,8 @@ class Load {
       failed_ = read;
     }
     if (outcome) {
-      sum_.transfer.bytes += outcome->transfer.bytes;
+      sum_.transfer.add(outcome->transfer);
       sum_.in_process = outcome->in_process;
-      if (read->bytes >= largest_) {
-        largest_ = read->bytes;
-        sum_.transfer.route = outcome->transfer.route;
-        sum_.transfer.why = outcome->transfer.why;
-      }
     }
     if (--under_way_ == 0) idle_.notify_all();
     return true;
@@ -166,7 +161,6 @@ class Load {
   std::size_t next_ GUARDED_BY(mutex_) = 0;
   unsigned under_way_ GUARDED_BY(mutex_) = 0;
   Outcome sum_ GUARDED_BY(mutex_);
-  std::uint64_t largest_ GUARDED_BY(mutex_) = 0;
   std::optional<Error> error_ GUARDED_BY(mutex_);
   const Read* failed_ GUARDED_BY(mutex_) = nullptr;
 };

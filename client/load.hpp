@@ -15,7 +15,7 @@ namespace sluice {
 // Reads the tensors to buffer[offset + arena_offset]. REQUIRES: tensors of one file are adjacent.
 // `progress`, if not empty, is called in this thread with the number of bytes so far; if it returns
 // false, the load ends with ECANCELED. The text of an error is already set (client/sentence.hpp).
-// The route in the result is that of the largest read.
+// The result is a sum of reads, see Transfer::add().
 Result<Outcome> load_tensors(Library& library, std::span<const struct sluice_tensor> tensors,
                              Buffer& buffer, std::uint64_t offset,
                              const std::function<bool(std::uint64_t)>& progress);

@@ -119,7 +119,6 @@ Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::B
   int stale_in_a_row = 0;
   const bool is_write = request.direction == Direction::Write;
   Transfer sum;
-  std::uint64_t largest = 0;
   for (std::size_t i = 0; i < parts.size();) {
     std::size_t count = is_write ? 1 : batch_size(std::span<const Part>(parts).subspan(i));
     Part& first = parts[i];
@@ -138,12 +137,7 @@ Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::B
       if (is_write && sum.bytes > 0) break;
       return answer.error();
     }
-    sum.bytes += answer->bytes;
-    if (answer->bytes >= largest) {
-      largest = answer->bytes;
-      sum.route = answer->route;
-      sum.why = answer->why;
-    }
+    sum.add(*answer);
     if (is_one && answer->bytes > 0 && answer->bytes < first.where.length) {
       // Either another daemon takes over, or this is the end of the file: then the next request
       // reads 0 bytes.

@@ -103,7 +103,7 @@ class Engine {
 
   // For each segment, in any order, reads file[file_offset, +length) to memory[memory_offset,
   // +length). Returns fewer bytes only at the end of the file, or if it was cancelled: then the
-  // last ones are not read (Transfer::left). The returned route is that of the largest segment.
+  // last ones are not read (Transfer::left).
   // ERANGE: the memory has no such range. EOPNOTSUPP: `wanted` can't be taken for this file and
   // memory. Errors of the disk are returned as they are; EIO, ENODEV or ENOMEM come from the GPU.
   Result<Transfer> read(const EngineFile& file, Memory& memory, std::span<const Segment> segments,

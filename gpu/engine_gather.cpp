@@ -165,7 +165,7 @@ Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
     const auto part = SLUICE_TRY(request.memory.device() ? read_device(read) : read_host(read));
     if (part.bytes < read.length)
       return Error(ERANGE, "the file became shorter during the request");
-    sum = {sum.bytes + part.bytes, part.route, part.why};
+    sum.add(part);
   }
   return sum;
 }
@@ -183,14 +183,14 @@ Result<Transfer> Engine::Parts::scatter(const RecordRequest& request) {
     if (!one_by_one) slots = SLUICE_TRY(std::move(lent));
   }
   if (one_by_one) {
-    Transfer last;
+    Transfer sum;
     for (std::size_t i = 0; i < index.size(); ++i) {
-      last = SLUICE_TRY(
+      sum.add(SLUICE_TRY(
           write(request.file, request.memory,
                 {request.memory_offset + i * size, request.records.offset_of(index[i]), size},
-                Route::Auto, request.timer));
+                Route::Auto, request.timer)));
     }
-    return Transfer{bytes, last.route, last.why};
+    return sum;
   }
   const Route route = device ? Route::Staged : Route::Host;
   request.timer.take(route);

@@ -58,7 +58,7 @@ std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
 }
 
 bool Engine::Parts::fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments,
-                         Stats::Timer& timer, std::optional<Transfer>& went) {
+                         Stats::Timer& timer, Transfer& filled) {
   while (!copy->is_filled(segments)) {
     if (copy->is_ended()) return false;
     const auto ranges = copy->claim(segments);
@@ -66,24 +66,24 @@ bool Engine::Parts::fill(HbmTier::Shared& copy, int fd, std::span<const Segment>
       copy->wait(segments);
       continue;
     }
-    went = fill_ranges(*copy, fd, ranges, timer);
-    if (!went) {
+    const auto part = fill_ranges(*copy, fd, ranges, timer);
+    if (!part) {
       hbm.drop(copy);
       return false;
     }
+    filled.add(*part);
   }
   return true;
 }
 
 // Whether all segments are filled; false if they can't be, or if the read was cancelled.
-bool Engine::Parts::fill_for(const EngineRead& request, HbmTier::Shared& copy,
-                             std::optional<Transfer>& went) {
+bool Engine::Parts::fill_for(const EngineRead& request, HbmTier::Shared& copy, Transfer& filled) {
   if (request.length <= kMostAtOnce)
-    return fill(copy, request.fd, request.segments, request.timer, went);
+    return fill(copy, request.fd, request.segments, request.timer, filled);
   for (const Segment& segment : request.segments) {
     for (std::uint64_t at = 0; at < segment.length; at += kMostAtOnce) {
       const Segment part{0, segment.file_offset + at, std::min(kMostAtOnce, segment.length - at)};
-      if (!fill(copy, request.fd, {&part, 1}, request.timer, went)) return false;
+      if (!fill(copy, request.fd, {&part, 1}, request.timer, filled)) return false;
       if (request.is_cancelled && request.is_cancelled()) return copy->is_filled(request.segments);
     }
   }
@@ -101,12 +101,12 @@ Result<std::optional<Transfer>> Engine::Parts::read_hbm(const EngineRead& reques
   HbmTier::Shared copy = hbm.find(request.fd, request.version, device, request.segments,
                                   large ? HbmTier::May::Copy : HbmTier::May::Look, request.user);
   if (!copy) return Went();
-  std::optional<Transfer> filling;
-  if (!fill_for(request, copy, filling)) return Went();
+  Transfer filled;
+  if (!fill_for(request, copy, filled)) return Went();
   const auto user = copy->user();
   // It may have been shared with another user since it was found.
   if (!copy->may_serve(request.user) || !may_read(copy, request.segments)) return Went();
-  if (!filling) request.timer.take(Route::Hbm);
+  if (filled.bytes == 0) request.timer.take(Route::Hbm);
   Result<void> done = {};
   {
     // Those of batches have slots for the table of small segments, and do not sleep: the copy is
@@ -123,7 +123,7 @@ Result<std::optional<Transfer>> Engine::Parts::read_hbm(const EngineRead& reques
   }
   // It was shared meanwhile, and may have been written to.
   if (copy->user() != user) return Went();
-  if (filling) return Went(Transfer{request.length, filling->route, Why::FillingHbm});
+  if (filled.bytes > 0) return Went(Transfer{request.length, filled.route, Why::FillingHbm});
   copy->use().hits += 1;
   copy->use().hit_bytes += request.length;
   return Went(Transfer{request.length, Route::Hbm, asked ? Why::Asked : Why::InHbm});
@@ -184,12 +184,10 @@ Result<void> Engine::fill_hbm(const EngineFile& file, Device& device, bool keep,
   for (std::uint64_t at = 0; at < version.size; at += kFillPart) {
     if (stop.stop_requested()) return Error(ECANCELED, "copy the file into the GPU's memory");
     const Segment part{0, at, std::min(kFillPart, version.size - at)};
-    std::optional<Transfer> went;
-    if (!parts_->fill(copy, file.fd, {&part, 1}, timer, went)) {
+    if (!parts_->fill(copy, file.fd, {&part, 1}, timer, sum)) {
       if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
       return Error(EAGAIN, "the file changed while it was copied into the GPU's memory");
     }
-    if (went) sum = {sum.bytes + went->bytes, went->route, went->why};
   }
   timer.finish(sum);
   return {};

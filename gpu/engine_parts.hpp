@@ -134,11 +134,11 @@ struct Engine::Parts {
     hbm.forget(is_meant);
   }
 
-  // Fills the segments of the copy that are not filled yet. `went` says how the bytes came, if it
-  // filled any itself. False: they can't be filled now.
+  // Fills the segments of the copy that are not filled yet, and adds to `filled` what it filled
+  // itself. False: they can't be filled now.
   bool fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments, Stats::Timer& timer,
-            std::optional<Transfer>& went);
-  bool fill_for(const EngineRead& request, HbmTier::Shared& copy, std::optional<Transfer>& went);
+            Transfer& filled);
+  bool fill_for(const EngineRead& request, HbmTier::Shared& copy, Transfer& filled);
   // Whether nobody wrote to the segments of a shared copy, or to any of it if there are none. A
   // copy that was changed is dropped, and logged.
   Result<bool> is_intact(const HbmTier::Shared& copy, std::span<const Segment> segments);

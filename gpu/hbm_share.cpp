@@ -166,12 +166,12 @@ Result<SharedCopy> Engine::share(const EngineFile& file, Device& device) {
     const Segment part{0, at, std::min(kSharePart, version.size - at)};
     if (copy->is_filled({&part, 1})) continue;
     Stats::Timer timer(stats_, device.uuid());
-    std::optional<Transfer> went;
-    if (!parts_->fill(copy, file.fd, {&part, 1}, timer, went)) {
+    Transfer filled;
+    if (!parts_->fill(copy, file.fd, {&part, 1}, timer, filled)) {
       if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
       return Error(EAGAIN, "the file changed while it was copied into the GPU's memory");
     }
-    if (went) timer.finish(*went);
+    if (filled.bytes > 0) timer.finish(filled);
     break;
   }
   out.filled = copy->filled_bytes();

@@ -382,7 +382,7 @@ void RingServer::execute_large(const sluice_ring_entry& entry, const std::stop_t
       if (!is_read && sum.bytes > 0) break;
       return post(entry, done, 1);
     }
-    sum = {sum.bytes + done->bytes, done->route, done->why};
+    sum.add(*done);
     if (done->bytes < slice.length) return post(entry, sum, 1);
   }
   // A request that was stopped half-way has no completion, like those that have not begun: it may

@@ -43,6 +43,14 @@ std::optional<Route> route_by_name(std::string_view name) {
   return std::nullopt;
 }
 
+void Transfer::add(const Transfer& part) {
+  bytes += part.bytes;
+  if (part.bytes < largest) return;
+  largest = part.bytes;
+  route = part.route;
+  why = part.why;
+}
+
 std::string_view text_of(Why why) {
   const auto index = static_cast<std::uint32_t>(why);
   return index < kReasons.size() ? kReasons[index] : "?";

@@ -56,6 +56,11 @@ struct Transfer {
   Route route = Route::Auto;
   Why why = Why::Asked;
   std::size_t left = 0;  // segments at the end that were not read, because it was cancelled
+  std::uint64_t largest = 0;  // of a sum: the bytes of the part that route and why are from
+
+  // Adds a part of the same request. Route and reason of the sum are those of its largest part, and
+  // of equal ones the last.
+  void add(const Transfer& part);
 };
 
 }  // namespace sluice

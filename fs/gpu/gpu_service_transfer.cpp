@@ -118,7 +118,7 @@ Result<void> GpuService::handle(const From& from, const WriteRequest& request, G
         filesystem_.gpu().write(from.file, *buffer->memory, part, request.route, from.caller);
     if (!done && all.bytes == 0) return done.error();
     if (!done) break;  // the next request returns the error
-    all = {all.bytes + done->bytes, done->route, done->why};
+    all.add(*done);
   } while (all.bytes < request.segment.length && !is_cancelled());
   auto out = reply.start<sluice_transfer>();
   fill(out, all);

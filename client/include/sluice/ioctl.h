@@ -137,7 +137,7 @@ struct sluice_segment {
 struct sluice_readv {
   __u64 buffer;
   __u32 count; /* in: number of segments, at most SLUICE_MAX_SEGMENTS; out: number read */
-  __u32 route; /* in: as in sluice_transfer; out: route of the largest segment */
+  __u32 route; /* in: as in sluice_transfer; out: route of the largest part */
   __u32 why;   /* out */
   __u32 reserved;
   __u64 done; /* out: bytes of all segments together */
