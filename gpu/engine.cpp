@@ -83,19 +83,17 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
   Segment one[1];
   std::vector<Segment> many;
   std::size_t count = 0;
-  std::uint64_t length = 0;
   if (segments.size() > 1) many.resize(segments.size());
   Segment* const cut = segments.size() > 1 ? many.data() : one;
   for (const Segment& segment : segments) {
     if (is_empty(segment, version.size)) continue;
     cut[count] = segment;
-    cut[count].length = std::min(segment.length, version.size - segment.file_offset);
-    length += cut[count++].length;
+    cut[count++].length = std::min(segment.length, version.size - segment.file_offset);
   }
-  const EngineRead request{file.fd, version,           memory,   {cut, count}, length, wanted,
-                           timer,   file.is_cancelled, file.user};
+  EngineRequest request{
+      {file, version, memory.device(), {cut, count}, wanted, Purpose::Read}, memory, timer};
   const CallersContext context(memory);
-  auto transfer = memory.device() ? parts_->read_device(request) : parts_->read_host(request);
+  auto transfer = parts_->transfer(request);
   if (!transfer) return transfer;
   timer.finish(*transfer);
   transfer->left = with_empty_ones(segments, version.size, transfer->left);
@@ -113,8 +111,10 @@ Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Seg
   if (memory.device() && !settings_.enabled) return Error(EOPNOTSUPP, "write from a GPU");
 
   Stats::Timer timer(stats_, uuid_of(memory));
+  EngineRequest request{
+      {file, {}, memory.device(), {&segment, 1}, wanted, Purpose::Write}, memory, timer};
   const CallersContext context(memory);
-  auto transfer = parts_->write(file, memory, segment, wanted, timer);
+  auto transfer = parts_->transfer(request);
   if (transfer) timer.finish(*transfer);
   return transfer;
 }

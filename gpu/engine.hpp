@@ -72,6 +72,8 @@ class Warmer;
 
 class Engine {
  public:
+  struct Parts;  // gpu/engine_parts.hpp
+
   struct Settings {
     bool enabled = true;            // false: host memory only
     unsigned threads = 0;           // 0: enough to fill the bus, limited by the number of cores
@@ -186,7 +188,6 @@ class Engine {
   HbmTier& hbm();
 
  private:
-  struct Parts;  // created on first use
   using RecordWork = Result<Transfer> (Parts::*)(const struct RecordRequest& request);
 
   Result<Transfer> with_records(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,

@@ -151,6 +151,7 @@ Result<std::variant<Transfer, Why>> Engine::Parts::gather_mapped(const RecordReq
 Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
                                                    std::span<const std::uint64_t> index) {
   const std::uint64_t size = request.records.size;
+  const EngineFile file{.fd = request.file.fd};
   Transfer sum;
   std::vector<Segment> segments;
   for (std::size_t begin = 0; begin < index.size(); begin += kSegments) {
@@ -160,9 +161,11 @@ Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
       segments.push_back(
           {request.memory_offset + i * size, request.records.offset_of(index[i]), size});
     }
-    const EngineRead read{request.file.fd, request.version, request.memory, segments,
-                          count * size,    Route::Auto,     request.timer,  kNeverCancelled};
-    const auto part = SLUICE_TRY(request.memory.device() ? read_device(read) : read_host(read));
+    EngineRequest read{
+        {file, request.version, request.memory.device(), segments, Route::Auto, Purpose::Read},
+        request.memory,
+        request.timer};
+    const auto part = SLUICE_TRY(transfer(read));
     if (part.bytes < read.length)
       return Error(ERANGE, "the file became shorter during the request");
     sum.add(part);
@@ -185,10 +188,13 @@ Result<Transfer> Engine::Parts::scatter(const RecordRequest& request) {
   if (one_by_one) {
     Transfer sum;
     for (std::size_t i = 0; i < index.size(); ++i) {
-      sum.add(SLUICE_TRY(
-          write(request.file, request.memory,
-                {request.memory_offset + i * size, request.records.offset_of(index[i]), size},
-                Route::Auto, request.timer)));
+      const Segment record{request.memory_offset + i * size, request.records.offset_of(index[i]),
+                           size};
+      EngineRequest one{
+          {request.file, request.version, device, {&record, 1}, Route::Auto, Purpose::Write},
+          request.memory,
+          request.timer};
+      sum.add(SLUICE_TRY(transfer(one)));
     }
     return sum;
   }

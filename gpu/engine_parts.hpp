@@ -78,20 +78,33 @@ inline constexpr std::uint64_t kBatch = 1 << 20;
 // The kernel's limit: file offsets are signed.
 inline constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
 
-inline const std::function<bool()> kNeverCancelled;
+enum class Purpose { Read, Write, Fill, Preview };  // Fill: a copy in GPU memory
 
-// A read of existing bytes: no segment is empty or reaches beyond the end of the file.
-struct EngineRead {
-  int fd;
-  FileVersion version;
+// What is asked of the routes, and what they said. Reads are of existing bytes: no segment is empty
+// or reaches beyond the end of the file.
+struct RouteQuery {
+  const EngineFile& file;
+  const FileVersion version;
+  Device* const device;  // of the memory; null: host memory
+  const std::span<const Segment> segments;
+  const Route wanted;
+  const Purpose purpose;
+
+  const std::uint64_t length = length_of(segments);
+  const Work::Kind work = work_of(segments, length, purpose);
+  RouteFacts facts = {wanted, work, device != nullptr};
+  std::shared_ptr<void> found = {};  // what the last offer has found, if its transfer needs it
+  std::optional<Gate::Pass> pass = {};
+
+ private:
+  static std::uint64_t length_of(std::span<const Segment> segments);
+  static Work::Kind work_of(std::span<const Segment> segments, std::uint64_t length,
+                            Purpose purpose);
+};
+
+struct EngineRequest : RouteQuery {
   Memory& memory;
-  std::span<const Segment> segments;
-  std::uint64_t length;  // of all segments
-  bool is_batch() const;
-  Route wanted;
   Stats::Timer& timer;
-  const std::function<bool()>& is_cancelled;  // EngineFile::is_cancelled
-  uid_t user = EngineFile::kNoUser;
 };
 
 // Records to read or write. INVARIANT: index.count is not 0, and the memory is large enough.
@@ -107,25 +120,29 @@ struct RecordRequest {
   Stats::Timer& timer;
 };
 
-struct Choice {
-  Route route = Route::Auto;
-  Why why = Why::Asked;
-  MappedFiles::Shared mapping = {};
+// What a route did: a transfer, by this route if it names none; or no offer, because it can't do it
+// after all.
+using RouteWent = std::variant<Transfer, RouteOffer>;
+
+// How the engine uses a route; defined in the file of the route.
+struct RouteWay {
+  using Act = Result<RouteWent> (*)(Engine::Parts& parts, EngineRequest& request);
+  // Without any effect if it is for Purpose::Preview. Null: Yes.
+  RouteOffer (*offer)(Engine::Parts& parts, RouteQuery& query);
+  Act read, write;  // null: it does not write
+  // For Engine::possibilities(). Null: always.
+  Engine::Possibility (*describe)(Engine::Parts& parts, const RouteQuery& query);
 };
 
 struct Engine::Parts {
   explicit Parts(const Settings& wanted);
 
-  Result<Choice> choose(const EngineRead& request);
-  // What choose() would return for GPU memory and Route::Auto, without registering anything.
-  Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device,
-                 uid_t user);
-  Result<Transfer> read_device(const EngineRead& request);
-  Result<Transfer> read_host(const EngineRead& request);
+  // Asks the routes until one is chosen; the row is null if none can be taken.
+  RouteChoice choose(RouteQuery& query);
+  // EOPNOTSUPP: no route can be taken. ENODEV: because the GPU is lost.
+  Result<Transfer> transfer(EngineRequest& request);
   Result<Transfer> gather(const RecordRequest& request);
   Result<Transfer> scatter(const RecordRequest& request);
-  Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
-                         Route wanted, Stats::Timer& timer);
 
   void forget(const std::function<bool(const FileId&)>& is_meant) {
     mapped.forget(is_meant);
@@ -138,15 +155,23 @@ struct Engine::Parts {
   // itself. False: they can't be filled now.
   bool fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments, Stats::Timer& timer,
             Transfer& filled);
-  bool fill_for(const EngineRead& request, HbmTier::Shared& copy, Transfer& filled);
+  bool fill_for(EngineRequest& request, HbmTier::Shared& copy, Transfer& filled);
   // Whether nobody wrote to the segments of a shared copy, or to any of it if there are none. A
   // copy that was changed is dropped, and logged.
   Result<bool> is_intact(const HbmTier::Shared& copy, std::span<const Segment> segments);
+  // Whether the segments of the copy can be read: it is not shared, or unchanged and easy to check.
+  bool may_read(const HbmTier::Shared& copy, std::span<const Segment> segments);
 
   WorkerPool& workers();
   // Pins memory and starts threads at the first call. EOPNOTSUPP: nothing could be pinned. ENODEV:
   // the GPU is lost.
   Result<Staging*> staging(Device& device);
+  // True if the request may pin memory and start threads.
+  bool pays_for_staging(const RouteQuery& query);
+  FileReader reader_for(const EngineRequest& request);
+  // Puts the file into the page cache when there is nothing else to do, once for each version,
+  // unless only a small part of it is read.
+  void fill_behind(const EngineRequest& request, std::uint64_t bytes);
 
   const Settings settings;  // with all defaults filled in
   ReaderNotes notes;
@@ -157,18 +182,9 @@ struct Engine::Parts {
   std::atomic<Staging*> staging_ready{nullptr};  // staging_, for reading without the lock
 
  private:
-  Result<Transfer> execute(const EngineRead& request, const Choice& choice);
   std::optional<Transfer> fill_ranges(HbmCopy& copy, int fd, std::span<const HbmCopy::Range> ranges,
                                       Stats::Timer& timer);
-  // Nothing: the tier does not have the bytes, and does not take them.
-  Result<std::optional<Transfer>> read_hbm(const EngineRead& request);
-  // Whether the segments of the copy can be read: it is not shared, or unchanged and easy to check.
-  bool may_read(const HbmTier::Shared& copy, std::span<const Segment> segments);
   Result<std::optional<Transfer>> gather_hbm(const RecordRequest& request);
-  Result<Transfer> read_staged(const EngineRead& request, const Choice& choice);
-  Result<Transfer> read_mapped(const EngineRead& request, const Choice& choice);
-  Result<Transfer> read_cufile(const EngineRead& request, const Choice& choice);
-  Result<Transfer> read_mmap(const EngineRead& request, const Choice& choice);
   Result<std::variant<Transfer, Why>> gather_mapped(const RecordRequest& request,
                                                     std::uint64_t bytes);
   Result<Transfer> gather_by_segments(const RecordRequest& request,
@@ -176,12 +192,8 @@ struct Engine::Parts {
   static Result<std::span<const std::uint64_t>> host_index(const RecordRequest& request,
                                                            std::vector<std::uint64_t>& own);
   bool is_busy();
-  // True if the request may pin memory and start threads.
-  bool pays_for_staging(const EngineRead& request);
-  void fill_behind(const EngineRead& request, std::uint64_t bytes);
   // True if a file of this size may go into the page cache.
   bool has_room(std::uint64_t size) const;
-  bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
 
   Mutex mutex_;
   std::unique_ptr<Staging> staging_ GUARDED_BY(mutex_);

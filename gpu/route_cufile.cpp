@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "gpu/cutter.hpp"
+#include "gpu/engine_parts.hpp"
+#include "gpu/residency.hpp"
 
 namespace sluice {
 namespace {
@@ -54,7 +56,49 @@ class CuFileRead : public WorkerPool::Job {
   Memory& memory_;
 };
 
+CuFiles::Verdict judge(Engine::Parts& parts, const RouteQuery& query) {
+  return parts.cufiles.judge(query.file.fd, query.version.id, *query.device);
+}
+
+// The fastest route from the disk. A copy of bytes that are in memory is faster.
+RouteOffer offer_gds(Engine::Parts& parts, RouteQuery& query) {
+  if (query.wanted == Route::Auto) {
+    const auto& [to, from, length] = query.segments[0];
+    const auto glance = std::min(length, parts.settings.chunk);
+    if (cached_share(query.file.fd, from, glance).value_or(0) >= 0.9) return RouteOffer::no();
+  }
+  return judge(parts, query).direct ? RouteOffer::yes(Why::Fastest) : RouteOffer::no();
+}
+
+RouteOffer offer_cufile(Engine::Parts& parts, RouteQuery& query) {
+  return judge(parts, query).usable ? RouteOffer::yes() : RouteOffer::no();
+}
+
+Result<RouteWent> read_cufile(Engine::Parts& parts, EngineRequest& request) {
+  WorkerPool& workers = parts.workers();
+  Cutter cutter(request.segments, parts.settings.chunk, workers.size(), request.file.is_cancelled);
+  const auto read = parts.cufiles.read(workers, request.file.fd, request.version.id, request.memory,
+                                       cutter, request.file.user);
+  if (failed_with(read, EOPNOTSUPP)) return RouteWent(RouteOffer::no(Why::CuFileRefused));
+  const auto done = SLUICE_TRY(read);
+  return RouteWent(Transfer{.bytes = done.bytes, .left = done.left});
+}
+
+Engine::Possibility describe_gds(Engine::Parts& parts, const RouteQuery& query) {
+  const auto verdict = judge(parts, query);
+  return {Route::Gds, verdict.direct, verdict.direct ? "ready" : verdict.words};
+}
+
+Engine::Possibility describe_cufile(Engine::Parts& parts, const RouteQuery& query) {
+  const auto verdict = judge(parts, query);
+  return {Route::CuFile, verdict.usable,
+          verdict.usable ? "on request only; staged and mapped are faster" : verdict.words};
+}
+
 }  // namespace
+
+extern const RouteWay kGdsWay = {offer_gds, read_cufile, nullptr, describe_gds};
+extern const RouteWay kCuFileWay = {offer_cufile, read_cufile, nullptr, describe_cufile};
 
 CuFiles::~CuFiles() {
   const MutexLock lock(mutex_);

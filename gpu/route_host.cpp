@@ -7,9 +7,13 @@
 #include <vector>
 
 #include "gpu/cached_reads.hpp"
+#include "gpu/engine_parts.hpp"
 
 namespace sluice {
 namespace {
+
+// The size of one pwrite(2); the kernel's limit is 2 GiB.
+constexpr std::uint64_t kWritePiece = 64 << 20;
 
 class HostRead : public WorkerPool::Job {
  public:
@@ -35,8 +39,8 @@ class HostRead : public WorkerPool::Job {
   std::byte* const memory_;
 };
 
-}  // namespace
-
+// On the calling thread, through the page cache; reads of missing bytes are all started first.
+// Returns the number of bytes.
 Result<std::uint64_t> read_host_small(int fd, std::byte* memory,
                                       std::span<const Segment> segments) {
   if (segments.size() == 1) {
@@ -62,12 +66,34 @@ Result<std::uint64_t> read_host_small(int fd, std::byte* memory,
   return done;
 }
 
-Result<Cutter::Done> read_host(WorkerPool& workers, FileReader& reader, std::byte* memory,
-                               Cutter& cutter, uid_t user) {
+Result<RouteWent> read_host(Engine::Parts& parts, EngineRequest& request) {
+  std::byte* const memory = request.memory.host();
+  if (request.work != Work::Large) {
+    return RouteWent(
+        Transfer{SLUICE_TRY(read_host_small(request.file.fd, memory, request.segments))});
+  }
+  FileReader reader = parts.reader_for(request);
+  WorkerPool& workers = parts.workers();
+  Cutter cutter(request.segments, parts.settings.chunk, workers.size(), request.file.is_cancelled);
   HostRead job(cutter, reader, memory);
-  SLUICE_TRY(workers.run(job, user));
-  return cutter.done();
+  SLUICE_TRY(workers.run(job, request.file.user));
+  const auto done = cutter.done();
+  if (reader.left_room()) parts.fill_behind(request, done.bytes);
+  return RouteWent(Transfer{.bytes = done.bytes, .left = done.left});
 }
+
+Result<RouteWent> write_host(Engine::Parts&, EngineRequest& request) {
+  const auto& [from, to, length] = request.segments[0];
+  for (std::uint64_t at = 0; at < length; at += kWritePiece) {
+    SLUICE_TRY(write_out(request.file, request.memory.host() + from + at,
+                         std::min(kWritePiece, length - at), to + at));
+  }
+  return RouteWent(Transfer{length});
+}
+
+}  // namespace
+
+extern const RouteWay kHostWay = {nullptr, read_host, write_host, nullptr};
 
 Result<void> write_out(const EngineFile& file, const std::byte* data, std::size_t size,
                        std::uint64_t offset) {

@@ -12,7 +12,9 @@
 
 #include "base/thread.hpp"
 #include "base/unique_fd.hpp"
+#include "base/units.hpp"
 #include "gpu/cutter.hpp"
+#include "gpu/engine_parts.hpp"
 #include "gpu/packer.hpp"
 #include "gpu/residency.hpp"
 #include "gpu/route_gather.hpp"
@@ -472,5 +474,75 @@ void MappedFiles::release_for_others() {
     dropped.push_back(std::move(each->registration));
   }
 }
+
+namespace {
+
+RouteOffer offer_mapped(Engine::Parts& parts, RouteQuery& query) {
+  using Wish = MappedFiles::Wish;
+  // A copy in GPU memory is filled once. Registering would cost more than it saves.
+  const Wish wish = query.purpose == Purpose::Preview ? Wish::Look
+                    : query.purpose == Purpose::Fill  ? Wish::Existing
+                    : query.wanted == Route::Mapped   ? Wish::Insist
+                                                      : Wish::IfItPays;
+  const auto found =
+      parts.mapped.find(query.file.fd, query.version, *query.device, wish, query.length);
+  if (const Why* why = std::get_if<Why>(&found)) {
+    if (*why != Why::Registered) return RouteOffer::no(*why);
+  } else {
+    query.found =
+        std::const_pointer_cast<MappedFiles::Registration>(std::get<MappedFiles::Shared>(found));
+  }
+  return RouteOffer::yes(Why::Registered);
+}
+
+Result<RouteWent> read_mapped(Engine::Parts& parts, EngineRequest& request) {
+  {
+    // Many small segments need slots for the kernel's table, if there are any.
+    LanePool* lanes = &parts.bare;
+    if (request.segments.size() > 1) {
+      if (const auto slots = parts.staging(*request.device)) lanes = &(*slots)->batches();
+    }
+    const LanePool::Loan lane(*lanes);
+    const auto& mapping = *static_cast<const MappedFiles::Registration*>(request.found.get());
+    const auto bytes = SLUICE_TRY(MappedFiles::read(mapping, *lane, request.file.fd, request.memory,
+                                                    request.segments, request.file.is_cancelled));
+    if (bytes) return RouteWent(Transfer{*bytes});
+  }
+  parts.mapped.forget([&](const FileId& id) { return id == request.version.id; });
+  return RouteWent(RouteOffer::no(Why::Changed));
+}
+
+std::string words_for(Why why, const Engine::Settings& settings) {
+  switch (why) {
+    case Why::Registered:
+      return "the next large read registers the page cache";
+    case Why::ReadOnce:
+      return "when the file is read a second time";
+    case Why::Cached:
+      return "for files from 16 MiB on; smaller ones are as fast without it";
+    case Why::NotCached:
+      return "once the whole file is in the page cache: read it, or prefetch it";
+    case Why::Changed:
+      return "once the file has not been changed for " +
+             std::to_string(settings.mapped_after.count()) + " ms";
+    case Why::NoMemoryLeft:
+      return "not more than " + format_size(settings.mapped_bytes) +
+             " of page cache may be registered at once: raise gpu_mapped_memory";
+    default:
+      return std::string(text_of(why));
+  }
+}
+
+Engine::Possibility describe_mapped(Engine::Parts& parts, const RouteQuery& query) {
+  if (!parts.staging(*query.device)) return {Route::Mapped, false, why_not_pinned(*query.device)};
+  const auto found = parts.mapped.find(query.file.fd, query.version, *query.device,
+                                       MappedFiles::Wish::Look, query.version.size);
+  const Why* const why = std::get_if<Why>(&found);
+  return {Route::Mapped, true, why ? words_for(*why, parts.settings) : "registered now"};
+}
+
+}  // namespace
+
+extern const RouteWay kMappedWay = {offer_mapped, read_mapped, nullptr, describe_mapped};
 
 }  // namespace sluice

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/units.hpp"
 #include "gpu/cached_reads.hpp"
 #include "gpu/cutter.hpp"
+#include "gpu/engine_parts.hpp"
 #include "gpu/packer.hpp"
+#include "gpu/residency.hpp"
 #include "gpu/route_host.hpp"
 
 namespace sluice {
@@ -300,42 +303,110 @@ Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segmen
   return lane->synchronize();
 }
 
-Result<Cutter::Done> read_pageable(Lane& lane, int fd, Memory& memory,
-                                   std::span<const Segment> segments,
-                                   const std::function<bool()>& is_cancelled) {
-  SLUICE_TRY(lane.enter(*memory.device()));
+namespace {
+
+RouteOffer offer_staged(Engine::Parts& parts, RouteQuery& query) {
+  if (query.purpose != Purpose::Preview)
+    return parts.pays_for_staging(query) ? RouteOffer::yes() : RouteOffer::no();
+  const bool is_cold =
+      query.work != Work::Small && cached_share(query.file.fd, 0, query.length).value_or(1) < 0.5;
+  return is_cold ? RouteOffer::yes(Why::NotCached) : RouteOffer::yes();
+}
+
+Result<RouteWent> read_staged(Engine::Parts& parts, EngineRequest& request) {
+  const auto lent = parts.staging(*request.device);
+  if (failed_with(lent, EOPNOTSUPP)) return RouteWent(RouteOffer::no(Why::NotPinned));
+  Staging& slots = *SLUICE_TRY(lent);
+  const EngineFile& file = request.file;
+  Memory& memory = request.memory;
+  const auto segments = request.segments;
+  if (request.work != Work::Large) {
+    const auto bytes =
+        SLUICE_TRY(segments.size() > 1 ? slots.read_batch(file.fd, memory, segments)
+                                       : slots.read_small(file.fd, memory, segments));
+    if (request.work == Work::Batch) parts.mapped.count(request.version, bytes);
+    return RouteWent(Transfer{bytes});
+  }
+  FileReader reader = parts.reader_for(request);
+  Cutter cutter(segments, slots.chunk(), parts.workers().size(), file.is_cancelled);
+  const auto done = SLUICE_TRY(slots.read(reader, memory, cutter, file.user));
+  parts.mapped.count(request.version, done.bytes);
+  if (reader.left_room()) parts.fill_behind(request, done.bytes);
+  const bool say_cold = request.wanted == Route::Auto && reader.was_cold();
+  return RouteWent(say_cold ? Transfer{done.bytes, Route::Staged, Why::NotCached, done.left}
+                            : Transfer{.bytes = done.bytes, .left = done.left});
+}
+
+Result<RouteWent> write_staged(Engine::Parts& parts, EngineRequest& request) {
+  const auto lent = parts.staging(*request.device);
+  if (failed_with(lent, EOPNOTSUPP)) return RouteWent(RouteOffer::no(Why::NotPinned));
+  Staging& slots = *SLUICE_TRY(lent);
+  SLUICE_TRY(slots.write(request.file, request.memory, request.segments[0]));
+  return RouteWent(Transfer{request.length});
+}
+
+Engine::Possibility describe_staged(Engine::Parts& parts, const RouteQuery& query) {
+  const auto lent = parts.staging(*query.device);
+  return {Route::Staged, lent.has_value(),
+          lent ? format_size((*lent)->pinned_bytes()) + " of host memory are pinned"
+               : why_not_pinned(*query.device)};
+}
+
+Result<RouteWent> read_pageable(Engine::Parts& parts, EngineRequest& request) {
+  const LanePool::Loan lane(parts.bare);
+  SLUICE_TRY(lane->enter(*request.device));
   std::uint64_t longest = 0;
-  for (const Segment& segment : segments) longest = std::max(longest, segment.length);
+  for (const Segment& segment : request.segments) longest = std::max(longest, segment.length);
   const std::unique_ptr<std::byte[]> buffer(
       new std::byte[std::min<std::size_t>(kPageable, longest)]);
-  Cutter cutter(segments, kPageable, 1, is_cancelled);
+  Cutter cutter(request.segments, kPageable, 1, request.file.is_cancelled);
   for (Cutter::Piece piece; cutter.take(piece);) {
     for (const Cutter::Part& part : piece.all()) {
       const auto& [to, from, length] = part.range;
-      const std::size_t got = SLUICE_TRY(read_buffered(fd, from, buffer.get(), length));
-      const auto begun =
-          got > 0 ? lane.to_device(memory.address() + to, buffer.get(), got) : Result<void>();
-      SLUICE_TRY(lane.synchronize());  // before the buffer is reused or freed
+      const CUdeviceptr place = request.memory.address() + to;
+      const auto got = SLUICE_TRY(read_buffered(request.file.fd, from, buffer.get(), length));
+      const auto begun = got > 0 ? lane->to_device(place, buffer.get(), got) : Result<void>();
+      SLUICE_TRY(lane->synchronize());  // before the buffer is reused or freed
       SLUICE_TRY(begun);
       if (got < length) cutter.ends(part, got);
     }
   }
-  return cutter.done();
+  const auto done = cutter.done();
+  return RouteWent(Transfer{.bytes = done.bytes, .left = done.left});
 }
 
-Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,
-                            const Segment& segment) {
-  SLUICE_TRY(lane.enter(*memory.device()));
+Result<RouteWent> write_pageable(Engine::Parts& parts, EngineRequest& request) {
+  const LanePool::Loan lane(parts.bare);
+  SLUICE_TRY(lane->enter(*request.device));
+  const auto& [from, to, length] = request.segments[0];
   const std::unique_ptr<std::byte[]> buffer(new std::byte[kPageable]);
-  for (std::uint64_t at = 0; at < segment.length; at += kPageable) {
-    const std::size_t size = std::min<std::uint64_t>(kPageable, segment.length - at);
-    const auto begun =
-        lane.to_host(buffer.get(), memory.address() + segment.memory_offset + at, size);
-    SLUICE_TRY(lane.synchronize());
+  for (std::uint64_t at = 0; at < length; at += kPageable) {
+    const std::size_t size = std::min<std::uint64_t>(kPageable, length - at);
+    const auto begun = lane->to_host(buffer.get(), request.memory.address() + from + at, size);
+    SLUICE_TRY(lane->synchronize());
     SLUICE_TRY(begun);
-    SLUICE_TRY(write_out(file, buffer.get(), size, segment.file_offset + at));
+    SLUICE_TRY(write_out(request.file, buffer.get(), size, to + at));
   }
-  return {};
+  return RouteWent(Transfer{length});
+}
+
+Engine::Possibility describe_pageable(Engine::Parts&, const RouteQuery& query) {
+  const bool is_lost = query.device->is_lost();
+  return {Route::Pageable, !is_lost,
+          is_lost ? why_not_pinned(*query.device) : "on request, or if no memory can be pinned"};
+}
+
+}  // namespace
+
+extern const RouteWay kStagedWay = {offer_staged, read_staged, write_staged, describe_staged};
+// Without pinned memory, at a fraction of the speed: into a plain buffer, which the driver copies
+// once more. Mapping the file would save one copy, but the driver would read the mapping with the
+// CPU, and if the file were truncated meanwhile, SIGBUS would end the process.
+extern const RouteWay kPageableWay = {nullptr, read_pageable, write_pageable, describe_pageable};
+
+std::string why_not_pinned(const Device& device) {
+  return device.is_lost() ? "the GPU is lost for this process: restart it"
+                          : "cannot pin host memory: see the log, and free memory";
 }
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.hpp"
@@ -61,13 +62,7 @@ class Staging {
   LanePool small_, writers_, batches_;
 };
 
-// Reads without pinned memory, at a fraction of the speed: into a plain buffer, which the driver
-// copies once more. Mapping the file would save one copy, but the driver would read the mapping
-// with the CPU, and if the file were truncated meanwhile, SIGBUS would end the process.
-Result<Cutter::Done> read_pageable(Lane& lane, int fd, Memory& memory,
-                                   std::span<const Segment> segments,
-                                   const std::function<bool()>& is_cancelled);
-Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,
-                            const Segment& segment);
+// Why there is no Staging for this GPU, and what helps.
+std::string why_not_pinned(const Device& device);
 
 }  // namespace sluice

@@ -118,6 +118,8 @@ TEST(StatsTest, ConcurrentCountsAreComplete) {
   EXPECT_EQ(of(stats.all(), Route::Auto).busy, busy) << "nothing is in progress";
 }
 
+const std::function<bool()> kNeverCancelled;
+
 TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
   const std::vector<Segment> segments = {{0, 5, 10 * kMiB},
                                          {11 * kMiB, 1, 3},

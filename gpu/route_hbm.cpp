@@ -31,30 +31,15 @@ std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
     bool good = false;
   } report{copy, ranges};
   std::vector<Segment> parts;
-  std::uint64_t length = 0;
-  for (const auto& [begin, end] : ranges) {
-    parts.push_back({begin, begin, end - begin});
-    length += end - begin;
-  }
-  const EngineRead request{fd,     copy.version(), copy.memory(), parts,
-                           length, Route::Auto,    timer,         kNeverCancelled};
-  Choice choice{Route::Staged, Why::FillingHbm};
-  // Requests that wait for these blocks hold no pass, so this request gets one.
-  const Gate::Pass pass(gate);
-  if (is_better_direct(fd, copy.version(), parts[0], copy.device())) {
-    choice.route = Route::Gds;
-  } else {
-    // Registering would cost more than it saves: the next read does not need the page cache.
-    auto found =
-        mapped.find(fd, copy.version(), copy.device(), MappedFiles::Wish::Existing, length);
-    if (auto* mapping = std::get_if<MappedFiles::Shared>(&found)) {
-      choice = {Route::Mapped, Why::FillingHbm, std::move(*mapping)};
-    }
-  }
-  const auto done = execute(request, choice);
-  report.good = done && done->bytes == length && copy.version().is_of(fd);
+  for (const auto& [begin, end] : ranges) parts.push_back({begin, begin, end - begin});
+  const EngineFile file{.fd = fd};
+  EngineRequest request{{file, copy.version(), &copy.device(), parts, Route::Auto, Purpose::Fill},
+                        copy.memory(),
+                        timer};
+  const auto done = transfer(request);
+  report.good = done && done->bytes == request.length && copy.version().is_of(fd);
   if (!report.good) return std::nullopt;
-  return Transfer{length, done->route, Why::FillingHbm};
+  return Transfer{request.length, done->route, Why::FillingHbm};
 }
 
 bool Engine::Parts::fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments,
@@ -77,57 +62,78 @@ bool Engine::Parts::fill(HbmTier::Shared& copy, int fd, std::span<const Segment>
 }
 
 // Whether all segments are filled; false if they can't be, or if the read was cancelled.
-bool Engine::Parts::fill_for(const EngineRead& request, HbmTier::Shared& copy, Transfer& filled) {
+bool Engine::Parts::fill_for(EngineRequest& request, HbmTier::Shared& copy, Transfer& filled) {
   if (request.length <= kMostAtOnce)
-    return fill(copy, request.fd, request.segments, request.timer, filled);
+    return fill(copy, request.file.fd, request.segments, request.timer, filled);
   for (const Segment& segment : request.segments) {
     for (std::uint64_t at = 0; at < segment.length; at += kMostAtOnce) {
       const Segment part{0, segment.file_offset + at, std::min(kMostAtOnce, segment.length - at)};
-      if (!fill(copy, request.fd, {&part, 1}, request.timer, filled)) return false;
-      if (request.is_cancelled && request.is_cancelled()) return copy->is_filled(request.segments);
+      if (!fill(copy, request.file.fd, {&part, 1}, request.timer, filled)) return false;
+      if (request.file.is_cancelled && request.file.is_cancelled())
+        return copy->is_filled(request.segments);
     }
   }
   return true;
 }
 
-Result<std::optional<Transfer>> Engine::Parts::read_hbm(const EngineRead& request) {
-  using Went = std::optional<Transfer>;
-  const bool asked = request.wanted == Route::Hbm;
-  if ((!asked && request.wanted != Route::Auto) || !hbm.is_on()) return Went();
-  if (request.length == 0 || request.version.id == FileId{}) return Went();
-  Device& device = *request.memory.device();
-  // A small read is not worth a block.
-  const bool large = request.length > kSmall && !request.is_batch() && !asked;
-  HbmTier::Shared copy = hbm.find(request.fd, request.version, device, request.segments,
-                                  large ? HbmTier::May::Copy : HbmTier::May::Look, request.user);
-  if (!copy) return Went();
+namespace {
+
+RouteOffer offer_hbm(Engine::Parts& parts, RouteQuery& query) {
+  if (query.length == 0 || query.purpose == Purpose::Fill) return RouteOffer::no();
+  HbmTier& hbm = parts.hbm;
+  Device& device = *query.device;
+  const uid_t user = query.file.user;
+  if (query.purpose == Purpose::Preview)
+    return hbm.has(query.version, device, query.segments[0], user) ? RouteOffer::yes(Why::InHbm)
+                                                                   : RouteOffer::no();
+  if (!hbm.is_on() || query.version.id == FileId{}) return RouteOffer::no();
+  // A smaller read is not worth a block.
+  const auto may = query.work == Work::Large && query.wanted == Route::Auto ? HbmTier::May::Copy
+                                                                            : HbmTier::May::Look;
+  query.found = hbm.find(query.file.fd, query.version, device, query.segments, may, user);
+  return query.found ? RouteOffer::yes(Why::InHbm) : RouteOffer::no();
+}
+
+Result<RouteWent> read_hbm(Engine::Parts& parts, EngineRequest& request) {
+  const RouteWent cannot = RouteOffer::no();
+  auto copy = std::static_pointer_cast<HbmCopy>(request.found);
   Transfer filled;
-  if (!fill_for(request, copy, filled)) return Went();
+  if (!parts.fill_for(request, copy, filled)) return cannot;
   const auto user = copy->user();
   // It may have been shared with another user since it was found.
-  if (!copy->may_serve(request.user) || !may_read(copy, request.segments)) return Went();
-  if (filled.bytes == 0) request.timer.take(Route::Hbm);
+  if (!copy->may_serve(request.file.user) || !parts.may_read(copy, request.segments)) return cannot;
   Result<void> done = {};
   {
     // Those of batches have slots for the table of small segments, and do not sleep: the copy is
     // over sooner than a thread could wake up.
-    LanePool* lanes = &bare;
-    if (const auto slots = staging(device)) lanes = &(*slots)->batches();
+    LanePool* lanes = &parts.bare;
+    if (const auto slots = parts.staging(*request.device)) lanes = &(*slots)->batches();
     const LanePool::Loan lane(*lanes);
     done = HbmTier::read(*copy, *lane, request.memory, request.segments);
   }
-  if (!done && device.is_lost()) return done.error();
-  if (!done || !request.version.is_of(request.fd)) {
-    hbm.drop(copy);
-    return Went();
+  if (!done && request.device->is_lost()) return done.error();
+  if (!done || !request.version.is_of(request.file.fd)) {
+    parts.hbm.drop(copy);
+    return cannot;
   }
   // It was shared meanwhile, and may have been written to.
-  if (copy->user() != user) return Went();
-  if (filled.bytes > 0) return Went(Transfer{request.length, filled.route, Why::FillingHbm});
+  if (copy->user() != user) return cannot;
+  if (filled.bytes > 0) return RouteWent(Transfer{request.length, filled.route, Why::FillingHbm});
   copy->use().hits += 1;
   copy->use().hit_bytes += request.length;
-  return Went(Transfer{request.length, Route::Hbm, asked ? Why::Asked : Why::InHbm});
+  return RouteWent(Transfer{request.length});
 }
+
+Engine::Possibility describe_hbm(Engine::Parts& parts, const RouteQuery&) {
+  const bool on = parts.hbm.is_on();
+  return {Route::Hbm, on,
+          on ? "for files that are read a second time"
+             : "off: set hbm to keep files in the memory of the GPU"};
+}
+
+}  // namespace
+
+extern const RouteWay kHbmWay = {offer_hbm, read_hbm, nullptr, describe_hbm};
 
 Result<std::optional<Transfer>> Engine::Parts::gather_hbm(const RecordRequest& request) {
   using Went = std::optional<Transfer>;
