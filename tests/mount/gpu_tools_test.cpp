@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -23,7 +24,8 @@ class GpuToolsTest : public TieringTest {
     const std::string lab = std::filesystem::path(sluice_binary()).replace_filename("sluice-lab");
     Strings command{lab, "gpu-bench", "--host", "--quick", "--size", "8MiB", path};
     command.insert(command.end(), flags.begin(), flags.end());
-    return run_command(command);
+    // It drops the page cache of the machine, after which a busy one needs long for everything.
+    return run_command(command, std::chrono::minutes(5));
   }
   // The same without --host on a machine without a GPU.
   static CommandResult run_without_gpu(const std::string& path) {

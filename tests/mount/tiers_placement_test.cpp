@@ -335,6 +335,9 @@ TEST_F(SpillTest, NamesCanBeMadeInNewDirectoriesWhenTheTierIsFull) {
   ASSERT_EQ(::mkdir((*this / "old/directory").c_str(), 0755), 0);
   write_file(*this / "old/directory/f", "f");
   ASSERT_EQ(tiers_with("old/directory/f"), "nvme");
+  // The daemon makes spare directories within seconds after a tier has become crowded.
+  const std::string spares = on("nvme", ".sluice/spares");
+  ASSERT_TRUE(eventually([&] { return exists(spares) && names_in(spares).size() > 8; }));
   fill_up("nvme");
   ASSERT_EQ(::mkdir((*this / "new").c_str(), 0755), 0) << errno_name(errno);
   for (const char* name : {"new/a", "new/b", "new/c", "new/d", "new/e"}) {
