@@ -43,7 +43,7 @@ rooms() { # FOLDER ROOM...
   fi
 }
 rooms fs/core inodes tree move budget names deletion files
-rooms tiering choose pool heat move
+rooms tiering choose pool origin heat move
 # The keeper must not fail, so it includes little.
 if grep -rnE '#include "' fs/keeper | grep -vE '#include "(base|fs/keeper)/'; then
   echo "fs/keeper/ includes more than base/ and itself" >&2
