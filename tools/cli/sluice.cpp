@@ -28,6 +28,7 @@ constexpr std::array kVerbs{
     Verb{"budget", "limit what a directory may hold; files beyond that are deleted",
          command_budget},
     Verb{"tier", "run, pause or resume migration; add, drain or replace a tier", command_tier},
+    Verb{"origin", "check and stamp a directory that several machines mount", command_origin},
     Verb{"trace", "record accesses for the simulator", command_trace},
     Verb{"gpu", "read files into GPU memory", command_gpu},
     Verb{"doctor", "check what this machine supports, and what to fix", command_doctor},
