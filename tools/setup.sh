@@ -10,6 +10,8 @@
 #   tools/setup.sh --browser   also Chromium, for the test of the web page (Debian; about 110 MB)
 #   tools/setup.sh --cookbook  also what the tests of docs/cookbook.md and docs/models.md use if it is there: nfs-ganesha, Samba and
 #                              podman, whose services are not started, and huggingface_hub from PyPI in .deps/python-cookbook
+#   tools/setup.sh --engines   also the shared filesystems of the tests with the label `engine`: MooseFS, whose services are not
+#                              started (Debian 12)
 #
 # Environment:
 #   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
@@ -44,8 +46,16 @@ for option; do
     --cookbook)
       packages+=(nfs-ganesha nfs-ganesha-vfs libnfs-utils samba smbclient podman python3-yaml iproute2 jq)
       starts_services='' wants_python_cookbook=1 ;;
+    # Only where the archive has it; the tests are skipped elsewhere.
+    --engines)
+      starts_services=''
+      if apt-cache show moosefs-master >/dev/null 2>&1; then
+        packages+=(moosefs-master moosefs-chunkserver moosefs-client iproute2 jq)
+      else
+        echo "setup: the archive of this machine has no MooseFS; what needs it will not be tested"
+      fi ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --cookbook, --help" >&2; exit 2 ;;
+    *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --cookbook, --engines, --help" >&2; exit 2 ;;
   esac
 done
 

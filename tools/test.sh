@@ -2,7 +2,7 @@
 # Builds and runs the tests. About 13 minutes on two cores, most of it compiling; --full takes 40.
 #
 #   tools/test.sh             all tests on the release build
-#   tools/test.sh --full      also unit and fault tests with asan and tsan, the lock checks of clang, and clang-tidy
+#   tools/test.sh --full      also unit and fault tests with asan and tsan, the lock checks of clang, clang-tidy, and MooseFS
 #   tools/test.sh --quick     unit tests on the release build only
 #   tools/test.sh --long      also the long tests (SLUICE_LONG=1)
 #   tools/test.sh --packages  only the package tests: build, install and use them in fresh roots of this Debian and later ones
@@ -139,14 +139,14 @@ if [[ $quick ]]; then
   tools/setup.sh
   run release -L unit
 elif [[ $full ]]; then
-  tools/setup.sh --browser --lint
+  tools/setup.sh --browser --lint --engines
   run release
   check_locks
   run asan
   run tsan
 else
   tools/setup.sh --browser
-  run release -E lint_tidy_test
+  run release -E lint_tidy_test -LE engine
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))
