@@ -62,6 +62,7 @@ TEST_F(RefusalsTest, OutputThatCannotBeWrittenMakesEveryVerbFail) {
       {"tier", {"close", "--dry-run", on("hdd", "")}},
       {"tier", {"add", "spare=" + spare, mount}},
       {"trace", {"record", "-o", "-", "--for", "0s", mount}},
+      {"origin", {"scan", spare}},
       {"gpu", {"read", "--host", file}},
       {"doctor", {mount}},
       {"bundle", {"--output", base_ / "bundle.tar", mount}},

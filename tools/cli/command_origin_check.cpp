@@ -219,8 +219,9 @@ std::string why(const Report& report) {
     if (each.state == State::Missing) return each.words;
   }
   if (report.race.rounds == 0) return "no other machine was looked at; --with names one";
-  return report.race.stale == 0 ? "no open was stale"
-                                : format_count(report.race.stale) + " opens used an old copy";
+  if (report.race.stale == 0) return "no open was stale";
+  return format_count(report.race.stale) + (report.race.stale == 1 ? " open" : " opens") +
+         " used an old copy";
 }
 
 std::string advice(const Report& report) {

@@ -46,6 +46,12 @@ expect_code 2 umount --timeout soon /
 expect_code 2 tier add nvme
 expect_code 2 tier replace nvme
 expect_code 2 tier lost
+expect_code 2 origin
+expect_code 2 origin check
+expect_code 2 origin check --races many /
+expect_code 2 origin scan
+expect_code 1 origin check /no/such
+expect_code 1 origin scan /no/such
 expect_code 2 trace
 expect_code 2 trace record
 expect_code 2 trace record -o /dev/null --for 30
