@@ -222,7 +222,7 @@ TEST_F(OriginTest, ScanLeavesOutWhatIsBeingWritten) {
   const std::string one = quiet_file("one", "1");
   ASSERT_EQ(::setxattr(one.c_str(), "trusted.sluice.w.0123456789abcdef", "", 0, 0), 0);
   EXPECT_EQ(scan(origin_),
-            "stamped 0 files, 0 had a stamp\nleft out 1 file that another machine is writing\n");
+            "stamped 0 files, 0 had a stamp\nleft out 1 file with the flag of a writer\n");
   EXPECT_EQ(stamp_of(one), std::nullopt);
 }
 

@@ -189,8 +189,7 @@ Result<Ability> try_rewrites(const Place& place) {
   const std::string words = std::to_string(seen) + " of " + std::to_string(kRewrites) +
                             " rewrites in place change inode, size or times";
   if (seen == kRewrites) return Ability{"rewrites", State::Ok, words};
-  return Ability{"rewrites", State::Weaker,
-                 words + ": what others write without Sluice needs 'sluice origin scan'"};
+  return Ability{"rewrites", State::Weaker, words + ": see 'sluice origin scan'"};
 }
 
 Result<Ability> try_holes(const Place& place) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"

@@ -27,12 +27,12 @@ constexpr HelpText kHelp{.usage = "sluice origin scan PATH...",
                          .details = R"(
 Stamps files that other programs have written without Sluice, so that copies of them can
 be told from what is there now: each regular file below PATH that has no stamp, or whose
-inode, size or time of change differs from when it was stamped. Run it after such a
+inode, size or modification time differs from when it was stamped. Run it after such a
 program has ended. Running it again takes one look at each file.
 
 Files that are being written are left out, and counted: those that changed in the last 5
-seconds, and those that a machine is writing through Sluice. What a machine left that
-stopped while it wrote is removed a day after the last change of the file.
+seconds, and those with the flag of a writer. A flag is removed a day after the last
+change of the file, because its writer must have died.
 
 The stamp is the attribute trusted.sluice.v (user.sluice.v on filesystems that have no
 trusted.* attributes).
@@ -125,7 +125,7 @@ std::string summary(const Counts& counts) {
   std::string out = "stamped " + format_files(counts.stamped) + ", " +
                     format_count(counts.unchanged) + " had a stamp\n";
   if (counts.written > 0)
-    out += "left out " + format_files(counts.written) + " that another machine is writing\n";
+    out += "left out " + format_files(counts.written) + " with the flag of a writer\n";
   if (counts.recent > 0)
     out += "left out " + format_files(counts.recent) +
            " that changed in the last 5 s; run this again when their programs have ended\n";
