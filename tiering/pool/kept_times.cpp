@@ -98,11 +98,12 @@ bool begin_change(KeptTimes& times, unsigned slot, int fd, std::int64_t shown) {
 void end_change(KeptTimes& times, unsigned slot, int fd) {
   KeptTimes::Copy& copy = copy_on(times, slot);
   if (!std::exchange(copy.is_changing, false)) return;
-  const std::array<timespec, 2> old{to_timespec(copy.atime), to_timespec(copy.mtime)};
-  copy.atime = copy.mtime = 0;
+  const std::int64_t mtime = std::exchange(copy.mtime, 0);
+  const std::array<timespec, 2> old{to_timespec(std::exchange(copy.atime, 0)), to_timespec(mtime)};
   struct stat st {};
   const bool is_known = ::fstat(fd, &st) == 0;
-  if (is_known && nanoseconds(st.st_ctim) == copy.ctime) return;
+  // The ctime alone does not tell: before Linux 6.13, a tick of the clock has one for all changes.
+  if (is_known && nanoseconds(st.st_ctim) == copy.ctime && nanoseconds(st.st_mtim) == mtime) return;
   const bool is_hidden = is_known && ::futimens(fd, old.data()) == 0 && ::fstat(fd, &st) == 0;
   copy.ctime = is_hidden ? nanoseconds(st.st_ctim) : kNoTime;
 }
