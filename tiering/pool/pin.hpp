@@ -18,4 +18,7 @@ inline constexpr const char* kPinXattr = "trusted.sluice.pin";
 // are not considered. Empty if there is no pin or the pool has no such tier.
 std::optional<TierIndex> own_pin(const Pool& pool, int dirfd, const char* name);
 
+// Whether the open file or directory has a pin, also one to a tier that the pool no longer has.
+Result<bool> has_own_pin(int fd);
+
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/check.hpp"
 #include "base/log.hpp"
@@ -156,8 +157,11 @@ Result<void> BudgetKeeper::remove_named(const Place& place, const BudgetTrees::V
   const InodePtr& file = candidate.file;
   const std::vector<Names::Place>& names = candidate.names;
   for (const Names::Place& name : names) parents.push_back(name.parent);
-  Doomed doomed = SLUICE_TRY(Doomed::mark(file));
+  if (candidate.facts.is_in_use || candidate.facts.is_moving)
+    return Error(EBUSY, "the file is in use");
   bool is_agreed = false;
+  std::optional<Doomed> doomed;
+  // No name changes while this runs.
   const auto agree = [&](const Located& found, const OpenCopy& parent) -> Result<void> {
     SLUICE_TRY(rule_.add(candidate.facts, found, parent));
     if (candidate.facts.directory_owners.size() < names.size()) return {};
@@ -165,7 +169,14 @@ Result<void> BudgetKeeper::remove_named(const Place& place, const BudgetTrees::V
       return is_for_now(*kept) ? Error(EBUSY, "the file stays for now")
                                : Error(EPERM, "the file stays");
     is_agreed = true;
-    return parts_.store.add_receipts({receipt_for(place, victim, found.tier)});
+    SLUICE_TRY(parts_.store.add_receipts({receipt_for(place, victim, found.tier)}));
+    // Since find(), the file or a directory above it may have left the tree, or got a pin.
+    if (SLUICE_TRY(rule_.has_pin(place.directory, candidate)))
+      return Error(EPERM, "the file is pinned");
+    if (budget_now(place.directory) != place.budget) return Error(EBUSY, "the budget has changed");
+    // As late as possible: an open of a file that is doomed, and still has its name, fails.
+    doomed.emplace(SLUICE_TRY(Doomed::mark(file)));
+    return {};
   };
   if (const auto removed = parts_.names.remove_unused(file, names, agree); !removed) {
     if (!is_agreed) return removed;
@@ -175,7 +186,7 @@ Result<void> BudgetKeeper::remove_named(const Place& place, const BudgetTrees::V
     [[maybe_unused]] const auto added = parts_.store.add_receipts({receipt});
     return removed;
   }
-  doomed.keep();
+  doomed->keep();
   const MutexLock lock(mutex_);
   for (const Names::Place& name : names)
     removed_.push_back({name.parent->id(), victim.id, name.name});

@@ -15,16 +15,17 @@ void DeletionRule::add_use(DeletionFacts& facts, const InodeState& state) {
 }
 
 // A pin of the tree's directory itself only says on which tier the files belong.
-Result<bool> DeletionRule::has_pin(const InodePtr& directory, const InodePtr& file,
-                                   const InodePtr& parent) {
-  const auto is_pinned = [&](const InodePtr& each) {
-    const auto fd = parts_.descriptors.any(each);
-    return fd && own_pin(parts_.pool, (*fd)->get(), "").has_value();
+Result<bool> DeletionRule::has_pin(const InodePtr& directory, const Candidate& candidate) {
+  const auto is_pinned = [&](const InodePtr& each) -> Result<bool> {
+    return has_own_pin(SLUICE_TRY(parts_.descriptors.any(each))->get());
   };
-  if (is_pinned(file)) return true;
-  for (InodePtr at = parent; at && at->id() != directory->id(); at = parts_.tree.parent_of(at)) {
-    if (at->id() == kRootId) return Error(ESTALE, "the file has left the directory");
-    if (is_pinned(at)) return true;
+  if (SLUICE_TRY(is_pinned(candidate.file))) return true;
+  for (const Names::Place& name : candidate.names) {
+    for (InodePtr at = name.parent; !at || at->id() != directory->id();
+         at = parts_.tree.parent_of(at)) {
+      if (!at || at->id() == kRootId) return Error(ESTALE, "the file has left the directory");
+      if (SLUICE_TRY(is_pinned(at))) return true;
+    }
   }
   return false;
 }
@@ -47,10 +48,7 @@ Result<DeletionRule::Candidate> DeletionRule::find(const BudgetTrees::Place& pla
     found.names.push_back({parent, std::move(name)});
   }
   if (!found.file) return Error(ESTALE, "the file has left the directory");
-  for (const Names::Place& name : found.names) {
-    const bool is_pinned = SLUICE_TRY(has_pin(place.directory, found.file, name.parent));
-    found.facts.has_pin = found.facts.has_pin || is_pinned;
-  }
+  found.facts.has_pin = SLUICE_TRY(has_pin(place.directory, found));
   found.facts.names = found.names.size();
   found.facts.written = victim.written;
   Inode::Locked state(*found.file);

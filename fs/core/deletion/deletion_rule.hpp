@@ -62,6 +62,9 @@ class DeletionRule {
   // Finds the file, and collects all facts except those of add(). ESTALE or ENOENT if it is not
   // where the tree says.
   Result<Candidate> find(const BudgetTrees::Place& place, const BudgetTrees::Victim& victim);
+  // Whether the file or a directory above it, below `directory`, has a pin. ESTALE: the file is not
+  // below it.
+  Result<bool> has_pin(const InodePtr& directory, const Candidate& candidate);
   // Adds whether anybody uses the file, as far as its state shows it.
   static void add_use(DeletionFacts& facts, const InodeState& state);
   // What the tier says of a name: `found` in `directory`.
@@ -74,8 +77,6 @@ class DeletionRule {
   }
 
  private:
-  Result<bool> has_pin(const InodePtr& directory, const InodePtr& file, const InodePtr& parent);
-
   const Parts parts_;
 };
 

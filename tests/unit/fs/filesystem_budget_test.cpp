@@ -2,6 +2,7 @@
 // Directories with a budget, without a mount: what is counted, what is deleted, who waits.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,12 +16,14 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "fs/core/inodes/kernel_request.hpp"
 #include "tests/support/fake_clock.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
+#include "tiering/pool/pin.hpp"
 
 namespace sluice {
 namespace {
@@ -156,6 +159,37 @@ TEST_F(FilesystemBudgetTest, OpenPinnedAndFreshFilesStayAndNewOnesFindNoRoom) {
   EXPECT_TRUE(eventually([&] { return !is_there("d/open"); }));
   EXPECT_TRUE(is_there("d/pinned"));
   EXPECT_TRUE(is_there("d/fresh"));
+}
+
+// Somebody wanted the file to stay. The pool may get the tier again.
+TEST_F(FilesystemBudgetTest, AFileThatIsPinnedToATierThatIsGoneStays) {
+  put_old("d/pinned", kMiB, 8000);
+  put_old("d/old", kMiB, 500);
+  mount();
+  ASSERT_EQ(::setxattr(at("a", "d/pinned").c_str(), kPinXattr, "gone", 4, 0), 0);
+  ASSERT_EQ(set("d", "1MiB"), 0);
+  EXPECT_TRUE(eventually([&] { return report("/d").deleted == 1; }));
+  EXPECT_FALSE(is_there("d/old"));
+  EXPECT_TRUE(is_there("d/pinned"));
+}
+
+TEST_F(FilesystemBudgetTest, AFileThatLeavesTheTreeBeforeItIsDeletedStays) {
+  constexpr int kTrees = 60;
+  for (int i = 0; i < kTrees; ++i) put_old("d" + std::to_string(i) + "/below/f", kMiB, 8000);
+  mount();
+  int stayed = 0;
+  for (int i = 0; i < kTrees; ++i) {
+    const std::string n = std::to_string(i);
+    id_of("d" + n + "/below");  // the kernel must know what it renames
+    ASSERT_EQ(set("d" + n, "1"), 0);
+    std::this_thread::sleep_for(std::chrono::microseconds(500 * i));
+    ASSERT_TRUE(fs_->names().rename(id_of("d" + n), "below", kRootId, ("out" + n).c_str(), 0));
+    if (!is_there("out" + n + "/f")) continue;
+    ++stayed;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(is_there("out" + n + "/f")) << i;
+  }
+  EXPECT_GT(stayed, 0);
 }
 
 TEST_F(FilesystemBudgetTest, AWriterIsHeldAtTheBudget) {
