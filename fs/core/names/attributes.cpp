@@ -55,6 +55,21 @@ Result<void> check_writable(const OpenCopies& copies) {
   return {};
 }
 
+// Gives the first copy the latest mtime of all. An error is ignored: mtime is one of the attributes
+// that a user changes, and no others are worth failing for.
+void keep_latest_mtime(const OpenCopies& copies) {
+  struct stat first {};
+  if (::fstat(copies.reachable[0].get(), &first) < 0) return;
+  timespec latest = first.st_mtim;
+  for (const OpenCopy& copy : copies.reachable) {
+    struct stat st {};
+    if (::fstat(copy.get(), &st) == 0 && later(st.st_mtim, latest)) latest = st.st_mtim;
+  }
+  if (!later(latest, first.st_mtim)) return;
+  const std::array<timespec, 2> times{timespec{0, UTIME_OMIT}, latest};
+  ::futimens(copies.reachable[0].get(), times.data());
+}
+
 Result<void> drop_setgid(int fd, const Caller& caller) {
   struct stat st {};
   if (::fstat(fd, &st) < 0) return Error::last("stat");
@@ -213,15 +228,20 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
   const auto is_alone = [](const OpenCopies& open) {
     return open.complete && open.reachable.size() == 1;
   };
-  OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  if (is_alone(copies)) {
-    const ShownTimes::AttributeChange changing(parts_.times, *directory);
-    return change(copies.reachable[0].fd);
+  {
+    // A copy that is made now has the attributes from before.
+    const DirectoryTree::NoNewCopies no_new_copies(parts_.tree);
+    const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+    if (is_alone(copies)) {
+      const ShownTimes::AttributeChange changing(parts_.times, *directory);
+      return change(copies.reachable[0].fd);
+    }
   }
   SharedLock lock(parts_.names_lock.mutex);
+  const DirectoryTree::NoNewCopies no_new_copies(parts_.tree);
   // While the names are locked, no tier can return. The change is recorded for tiers that are
   // offline.
-  copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   SLUICE_TRY(check_writable(copies));
   SLUICE_TRY(parts_.away.note_attribute_change(directory, copies));
   const OpenCopy& first = copies.reachable[0];
@@ -236,6 +256,8 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
     steps.push_back(std::move(step));
   }
   const std::uint64_t sequence = SLUICE_TRY(announce(parts_.store, steps));
+  // Users see the latest mtime of all copies, and the others are about to get that of the first.
+  keep_latest_mtime(copies);
   const auto changed = change(first.fd);
   // Completed even if the change failed: mirroring equal attributes does no harm, and the intent
   // must be removed.

@@ -58,6 +58,19 @@ class DirectoryTree {
   enum class Spares { Keep, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
                                Spares spares = Spares::Keep);
+  // While one exists, no directory gets a copy on another tier.
+  class SCOPED_CAPABILITY NoNewCopies {
+   public:
+    explicit NoNewCopies(DirectoryTree& tree) ACQUIRE(tree.replicate_) : tree_(tree) {
+      tree_.replicate_.lock();
+    }
+    ~NoNewCopies() RELEASE() { tree_.replicate_.unlock(); }
+    NoNewCopies(const NoNewCopies&) = delete;
+    NoNewCopies& operator=(const NoNewCopies&) = delete;
+
+   private:
+    DirectoryTree& tree_;
+  };
   // Makes the spare directories of the tiers that may become full. Called every second, by one
   // thread.
   void keep_spares();

@@ -328,6 +328,50 @@ TEST_F(ShownTimesTest, AChangeOfADirectoryIsInTheStoreWhenItIsMade) {
   EXPECT_EQ(missing, 0);
 }
 
+// Before Linux 6.13, the clock of ctimes ticks, so that a change may have the ctime from before.
+TEST_F(ShownTimesTest, AChangeWithinATickOfTheClockIsHidden) {
+  dir_.make_file("a/d/f", "");
+  const UniqueFd fd = test::open_directory(at("a", "d"));
+  const std::int64_t before = ns(test::lstat_of(at("a", "d")).st_mtim);
+  wait_until_past(before);
+  KeptTimes times{.is_directory = true, .copies = {}};
+  ASSERT_TRUE(begin_change(times, 1, fd.get()));
+  test::write_file(at("a", "d/arrived"), "by a move");
+  times.copies.at(0).ctime = own_ctime("a", "d");
+  end_change(times, 1, fd.get());
+  EXPECT_EQ(ns(test::lstat_of(at("a", "d")).st_mtim), before);
+}
+
+TEST_F(ShownTimesTest, AChangeOfModeKeepsTheLatestMtimeOfADirectory) {
+  dir_.make_file("a/d/fast", "");
+  dir_.make_file("b/d/slow", "");
+  const InodeId d = id_of("d");
+  id_of("d/slow");  // the kernel must know a file to remove it
+  wait_until_past(std::get<1>(times_of("d")));
+  ASSERT_TRUE(fs_->names().unlink(d, "slow"));
+  const std::int64_t mtime = std::get<1>(times_of("d"));
+  EXPECT_GT(mtime, ns(test::lstat_of(at("a", "d")).st_mtim));
+  chmod("d", 0700);
+  EXPECT_EQ(std::get<1>(times_of("d")), mtime);
+  for (const char* tier : {"a", "b"})
+    EXPECT_EQ(test::lstat_of(at(tier, "d")).st_mode & 07777, 0700u) << tier;
+}
+
+// A move makes copies of a directory while a user changes its mode.
+TEST_F(ShownTimesTest, NewCopiesOfADirectoryHaveTheModeThatAUserHasSet) {
+  for (int i = 0; i < 200; ++i) {
+    const std::string d = "d" + std::to_string(i);
+    dir_.make_file("c/" + d + "/f", "");
+    id_of(d);
+    Flight flight = begun(d + "/f", kA);
+    std::jthread user([&] { chmod(d, 0700); });
+    ASSERT_TRUE(end(flight));
+    user.join();
+    for (const char* tier : {"a", "c"})
+      ASSERT_EQ(test::lstat_of(at(tier, d)).st_mode & 07777, 0700u) << tier << " " << i;
+  }
+}
+
 // The two moves of the files of a directory to different tiers, at the worst moment.
 TEST_F(ShownTimesTest, ADirectoryCopyMadeDuringAnotherMoveHasTheShownTimes) {
   dir_.make_file("a/d/f", "");
