@@ -195,6 +195,7 @@ void Mover::file_closed(InodeId id) {
   if (const auto at = under_way_.find(id); at != under_way_.end()) at->second.closed = true;
   const auto found = waiting_.find(id);
   if (found == waiting_.end() || !has_yielded(found->second.pending.code)) return;
+  if (queue_.find(id) != nullptr) return;
   queue_.put({found->second.pending.move, found->second.report}, MoveQueue::Place::First);
   erase_waiting(id);
   wake_.notify_all();
@@ -212,7 +213,7 @@ void Mover::tick() {
     const bool roomier = lacks_room(waiting.pending.code) &&
                          to.space().free >= waiting.free_then + std::max(move.bytes / 8, kMargin);
     const bool came_back = waiting.was_closed && can_move;
-    if (!can_move || !(due || roomier || came_back)) {
+    if (!can_move || !(due || roomier || came_back) || queue_.find(at->first) != nullptr) {
       waiting.was_closed = waiting.was_closed || !can_move;
       ++at;
       continue;
@@ -737,6 +738,8 @@ void Mover::count(Tally& tally, Active& ended, const Receipt& receipt, bool wait
 }
 
 void Mover::put_aside(const Job& job, const Error& error) {
+  // Meanwhile a user, or a newer plan, has asked for another move of the file.
+  if (queue_.find(job.move.id) != nullptr) return erase_waiting(job.move.id);
   const std::int64_t now = clock_.seconds();
   Waiting& waiting = waiting_[job.move.id];
   const unsigned attempts = waiting.pending.since == 0 ? 1 : waiting.attempts + 1;

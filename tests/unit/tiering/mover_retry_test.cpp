@@ -49,6 +49,30 @@ TEST_F(MoverRetryTest, AFileClosedDuringTheRefusalMovesAtTheNextTick) {
   EXPECT_TRUE(is_on("b", f));
 }
 
+TEST_F(MoverRetryTest, AUsersRequestIsNotReplacedByTheRetryOfAnOlderMove) {
+  const Move f = make("/f", "x");
+  Move request = move("/f", "a", "c");
+  request.reason = Reason::Requested;
+  host_->refuse("/f", EBUSY);
+  int refusals = 0;
+  host_->on_refusal = [&] {
+    if (++refusals == 1) {
+      ASSERT_TRUE(mover_->request(request));
+      mover_->file_closed(f.id);
+    } else {
+      host_->refuse("/f", 0);
+      mover_->tick();
+    }
+  };
+  start();
+  run_all({f});
+  EXPECT_EQ(refusals, 2);
+  mover_->file_closed(f.id);
+  finish();
+  EXPECT_TRUE(is_on("c", f));
+  EXPECT_FALSE(mover_->is_waiting(f.id));
+}
+
 TEST_F(MoverRetryTest, ClosingAFileThatWaitsForAnotherCauseChangesNothing) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EPERM);
